@@ -1,0 +1,1 @@
+namespace megatrain { void placeholder() {} }

@@ -1,0 +1,146 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "engine/runner.h"
+
+namespace megatrain {
+namespace {
+enum Kind { kTrain, kUpdate, kEvaluate, kLogits };
+}
+
+Engine::Engine(Device& device, const Model& model, HostStore& store, const StepPlan& plan, const Options& options)
+    : device_(device), model_(model), store_(store), plan_(plan), options_(options), buffers_(model, plan),
+      arena_(device, "device memory", buffers_.device_bytes(),
+             "use a smaller micro_batch, batch_size or sequence_length, or raise memory_limit"),
+      executor_(device, options.host_threads) {
+  if (options.world != 1) throw std::logic_error("several ranks are not implemented yet");
+  place_buffers();
+  loaded_.assign(static_cast<size_t>(model.unit_count()), false);
+}
+
+Engine::~Engine() {
+  for (auto& [data, bytes] : pinned_) device_.release_pinned(data, bytes);
+}
+
+void Engine::place_buffers() {
+  auto pin = [&](int64_t bytes) {
+    pinned_.emplace_back(device_.allocate_pinned(bytes), bytes);
+    return pinned_.back().first;
+  };
+  for (const Buffer& b : buffers_.list()) {
+    if (b.place == Place::device) memory_.push_back(arena_.take(b.name, b.bytes));
+    else memory_.push_back(b.bytes > 0 ? pin(b.bytes) : nullptr);
+  }
+  arena_.seal();
+  host_tokens_ = static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 8));
+}
+
+Schedule Engine::build(int kind, bool pending) const {
+  const StartState start{pending, loaded_};
+  switch (kind) {
+    case kTrain: return build_train_step(model_, plan_, buffers_, start);
+    case kUpdate: return build_update(model_, plan_, buffers_);
+    case kEvaluate: return build_forward(model_, plan_, buffers_, start, ForwardGoal::loss);
+    default: return build_forward(model_, plan_, buffers_, start, ForwardGoal::logits);
+  }
+}
+
+// A schedule depends on its kind, on a pending update and on which resident buffers are up to date.
+const Schedule& Engine::cached(int kind, bool pending) {
+  std::vector<int> key = {kind, pending};
+  for (bool l : loaded_) key.push_back(l);
+  auto it = schedules_.find(key);
+  if (it == schedules_.end()) {
+    Schedule s = build(kind, pending);
+    if (options_.check_schedule) {
+      const auto hazards = check(s);
+      if (!hazards.empty())
+        throw std::logic_error(fmt::format("{}: {} hazards, the first: {}", s.name, hazards.size(), hazards[0]));
+    }
+    it = schedules_.emplace(std::move(key), std::move(s)).first;
+  }
+  return it->second;
+}
+
+void Engine::run(const Schedule& s, const StepSettings* settings) {
+  last_ = &s;
+  executor_.run(s, memory_, Runner(*this, settings), options_.exec, &timeline_);
+  const bool update_only = s.name == "update";
+  for (int u = 0; u < model_.unit_count(); ++u) {
+    const bool current = !update_only && !(settings && plan_.update_in_backward);
+    loaded_[static_cast<size_t>(u)] = buffers_.resident(u) && current;
+  }
+}
+
+int64_t Engine::set_batch(const int32_t* tokens, const int32_t* targets) {
+  int64_t count = 0;
+  for (int64_t m = 0, at = 0; m < plan_.micro_batches(); ++m) {
+    const int64_t n = plan_.sequences_of(m) * plan_.seq_len;
+    std::memcpy(host_tokens_ + 2 * at, tokens + at, static_cast<size_t>(n) * 4);
+    std::memcpy(host_tokens_ + 2 * at + n, targets + at, static_cast<size_t>(n) * 4);
+    for (int64_t i = at; i < at + n; ++i) count += targets[i] >= 0;
+    at += n;
+  }
+  return count;
+}
+
+double Engine::loss_sum() const {
+  const auto* r = static_cast<const double*>(memory_[static_cast<size_t>(buffers_.host_results())]);
+  return std::accumulate(r, r + plan_.micro_batches(), 0.0);
+}
+
+double Engine::squared_norm() const {
+  const auto* r = static_cast<const double*>(memory_[static_cast<size_t>(buffers_.host_results())]) +
+                  plan_.micro_batches();
+  return std::accumulate(r, r + model_.unit_count(), 0.0);
+}
+
+StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, const StepSettings& settings) {
+  StepResult result;
+  result.target_tokens = target_tokens_ = set_batch(tokens, targets);
+  if (target_tokens_ == 0) fail("this step has no target token: every label is masked; check the data");
+  run(cached(kTrain, pending_.active), &settings);
+  result.loss = loss_sum() / static_cast<double>(target_tokens_);
+  result.gradient_norm = std::sqrt(squared_norm());
+  pending_.active = false;
+  if (plan_.update_in_backward) {
+    ++optimizer_steps_;
+    return result;
+  }
+  // A step that is not finite changes nothing: its gradients are simply never applied.
+  result.applied = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
+  if (!result.applied) return result;
+  const double limit = settings.max_gradient_norm;
+  pending_ = {true, settings.optimizer, limit > 0 && result.gradient_norm > limit ? limit / (result.gradient_norm + 1e-6) : 1.0};
+  ++optimizer_steps_;
+  return result;
+}
+
+void Engine::finish_update() {
+  if (!pending_.active) return;
+  run(cached(kUpdate, true), nullptr);
+  pending_.active = false;
+}
+
+double Engine::evaluate(const int32_t* tokens, const int32_t* targets) {
+  finish_update();
+  set_batch(tokens, targets);
+  run(cached(kEvaluate, false), nullptr);
+  return loss_sum();
+}
+
+const float* Engine::logits(const int32_t* tokens, int64_t position) {
+  logits_position_ = position;
+  const std::vector<int32_t> no_targets(static_cast<size_t>(plan_.batch * plan_.seq_len), -1);
+  set_batch(tokens, no_targets.data());
+  run(cached(kLogits, false), nullptr);
+  const auto* r = static_cast<const double*>(memory_[static_cast<size_t>(buffers_.host_results())]);
+  return reinterpret_cast<const float*>(r + plan_.micro_batches() + model_.unit_count());
+}
+
+}  // namespace megatrain

@@ -1,0 +1,104 @@
+#pragma once
+// defines: Engine — a model in training: host store, device arena, schedules, and the step.
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "device/arena.h"
+#include "engine/executor.h"
+#include "optim/adamw.h"
+#include "schedule/builder.h"
+
+namespace megatrain {
+
+/// What one step needs besides the batch.
+struct StepSettings {
+  AdamWConfig optimizer;
+  double max_gradient_norm = 0;  ///< 0: no clipping
+  uint64_t seed = 0;             ///< dropout
+};
+
+struct StepResult {
+  double loss = 0;           ///< mean over the step's target tokens
+  double gradient_norm = 0;  ///< global, before clipping
+  int64_t target_tokens = 0;
+  bool applied = true;       ///< false: loss or gradient was not finite and the update was dropped
+};
+
+/// Trains one model on one device. The update of a step is applied just before the next step needs each
+/// unit's weights, or by finish_update(); results are the same. Not thread-safe.
+class Engine {
+ public:
+  struct Options {
+    ExecOptions exec;
+    bool check_schedule = true;  ///< verify every schedule before its first run
+    int host_threads = 1;
+    int rank = 0, world = 1;     ///< reserved for several GPUs; world is 1 so far
+  };
+
+  /// Takes the device memory and pinned host buffers. `store` outlives the engine.
+  Engine(Device& device, const Model& model, HostStore& store, const StepPlan& plan, const Options& options);
+  ~Engine();
+
+  /// Forward, backward and (at the latest in the next call) the update. tokens, targets: [batch · seq_len];
+  /// a negative target is ignored. `plan.batch` sequences.
+  StepResult train_step(const int32_t* tokens, const int32_t* targets, const StepSettings& settings);
+  /// Applies the pending update: call before reading the store (evaluation does so itself).
+  void finish_update();
+  /// Sum of losses over the batch's target tokens, without dropout.
+  double evaluate(const int32_t* tokens, const int32_t* targets);
+  /// logits [sequences, V] (host memory, valid until the next call) of one position; needs a plan with
+  /// training = false and one micro-batch.
+  const float* logits(const int32_t* tokens, int64_t position);
+
+  /// Gradient of `unit` as the last train_step left it on the host, fp32, laid out as the unit. Overwritten
+  /// by the next step; with update_in_backward only the last unit of each slab is still there.
+  const float* host_gradient(int unit) const {
+    return static_cast<const float*>(memory_[static_cast<size_t>(buffers_.host_gradient(unit))]);
+  }
+  int64_t optimizer_steps() const { return optimizer_steps_; }
+  void set_optimizer_steps(int64_t steps) { optimizer_steps_ = steps; }
+  const StepPlan& plan() const { return plan_; }
+  const StepBuffers& buffers() const { return buffers_; }
+  const Arena& arena() const { return arena_; }
+  /// Timeline and schedule of the last run.
+  const Timeline& timeline() const { return timeline_; }
+  const Schedule& schedule() const { return *last_; }
+
+ private:
+  class Runner;
+  struct PendingUpdate {
+    bool active = false;
+    AdamWConfig optimizer;
+    double scale = 1;
+  };
+
+  void place_buffers();
+  Schedule build(int kind, bool pending) const;
+  const Schedule& cached(int kind, bool pending);
+  void run(const Schedule& schedule, const StepSettings* settings);
+  int64_t set_batch(const int32_t* tokens, const int32_t* targets);
+  double loss_sum() const;
+  double squared_norm() const;
+
+  Device& device_;
+  const Model& model_;
+  HostStore& store_;
+  StepPlan plan_;
+  Options options_;
+  StepBuffers buffers_;
+  Arena arena_;
+  Executor executor_;
+  std::vector<void*> memory_;          // per buffer
+  std::vector<std::pair<void*, int64_t>> pinned_;  // host buffers this engine owns
+  int32_t* host_tokens_ = nullptr;     // [batch·T] tokens, then targets, per micro-batch
+  std::vector<bool> loaded_;           // per unit: resident buffer holds the current weights
+  PendingUpdate pending_;
+  int64_t optimizer_steps_ = 0, target_tokens_ = 0, logits_position_ = 0;
+  std::map<std::vector<int>, Schedule> schedules_;
+  const Schedule* last_ = nullptr;
+  Timeline timeline_;
+};
+
+}  // namespace megatrain

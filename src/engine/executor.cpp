@@ -1,0 +1,109 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "device/cpu/cpu_stream.h"
+#include "ops/ops.h"
+
+namespace megatrain {
+
+double Timeline::busy(const Schedule& s, Lane lane) const {
+  double total = 0;
+  for (size_t i = 0; i < spans.size(); ++i)
+    if (s.tasks[i].lane == lane) total += spans[i].end - spans[i].begin;
+  return total;
+}
+
+Executor::Executor(Device& device, int host_threads) : device_(device) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (static_cast<Lane>(lane) == Lane::host) streams_[lane] = std::make_unique<CpuStream>("host", host_threads);
+    else streams_[lane] = device.new_stream(name_of(static_cast<Lane>(lane)));
+  }
+}
+
+// Events and time stamps are made before the first task runs: nothing is allocated inside a step.
+void Executor::prepare(const Schedule& s) {
+  event_of_.assign(s.tasks.size(), nullptr);
+  stamp_of_.assign(s.tasks.size(), 0);
+  int stamps[kLanes] = {0};
+  std::vector<bool> waited(s.tasks.size(), false);
+  for (const Task& t : s.tasks)
+    for (int w : t.waits) waited[static_cast<size_t>(w)] = true;
+  size_t device_used = 0, host_used = 0;
+  for (size_t i = 0; i < s.tasks.size(); ++i) {
+    const bool host = s.tasks[i].lane == Lane::host;
+    int& stamp = stamps[static_cast<size_t>(s.tasks[i].lane)];
+    stamp_of_[i] = stamp;
+    stamp += 2;
+    if (!waited[i]) continue;
+    auto& pool = host ? host_events_ : device_events_;
+    size_t& used = host ? host_used : device_used;
+    if (used == pool.size()) pool.push_back(host ? std::make_unique<CpuEvent>() : device_.new_event());
+    event_of_[i] = pool[used++].get();
+  }
+  for (size_t lane = 0; lane < kLanes; ++lane) streams_[lane]->reserve_stamps(stamps[lane]);
+}
+
+void Executor::dispatch(const Schedule& s, const std::vector<void*>& buffers, const TaskRunner& runner,
+                        const ExecOptions& options) {
+  for (size_t i = 0; i < s.tasks.size(); ++i) {
+    const Task& t = s.tasks[i];
+    Stream& q = stream(t.lane);
+    for (int w : t.waits) q.wait(*event_of_[static_cast<size_t>(w)]);
+    q.stamp(stamp_of_[i]);
+    runner(t, q);
+    if (options.poison && t.lane != Lane::host)
+      for (int b : t.frees)
+        if (s.buffers[static_cast<size_t>(b)].bytes > 0)
+          device_.ops().fill_bytes(q, buffers[static_cast<size_t>(b)], 0xff, s.buffers[static_cast<size_t>(b)].bytes);
+    q.stamp(stamp_of_[i] + 1);
+    if (event_of_[i]) q.record(*event_of_[i]);
+    if (options.serialize) q.synchronize();
+  }
+}
+
+void Executor::synchronize() {
+  std::exception_ptr first;
+  for (auto& q : streams_) {
+    try {
+      q->synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void Executor::collect(const Schedule& s, Timeline* out) const {
+  out->spans.resize(s.tasks.size());
+  double start = std::numeric_limits<double>::infinity(), end = 0;
+  for (size_t i = 0; i < s.tasks.size(); ++i) {
+    const Stream& q = *streams_[static_cast<size_t>(s.tasks[i].lane)];
+    out->spans[i] = {q.stamp_seconds(stamp_of_[i]), q.stamp_seconds(stamp_of_[i] + 1)};
+    start = std::min(start, out->spans[i].begin);
+    end = std::max(end, out->spans[i].end);
+  }
+  for (auto& span : out->spans) span.begin -= start, span.end -= start;
+  out->seconds = s.tasks.empty() ? 0 : end - start;
+}
+
+void Executor::run(const Schedule& s, const std::vector<void*>& buffers, const TaskRunner& runner,
+                   const ExecOptions& options, Timeline* timeline) {
+  prepare(s);
+  try {
+    dispatch(s, buffers, runner, options);
+  } catch (...) {  // what is queued still refers to memory of ours: let it end first
+    const auto error = std::current_exception();
+    try {
+      synchronize();
+    } catch (...) {
+    }
+    std::rethrow_exception(error);
+  }
+  synchronize();
+  if (timeline) collect(s, timeline);
+}
+
+}  // namespace megatrain

@@ -1,0 +1,56 @@
+#pragma once
+// defines: Executor, TaskRunner, ExecOptions, Timeline — runs a Schedule on a device's streams.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "schedule/schedule.h"
+
+namespace megatrain {
+
+/// Enqueues one task's work on its lane's stream. Must not block.
+using TaskRunner = std::function<void(const Task&, Stream&)>;
+
+struct ExecOptions {
+  bool serialize = false;  ///< one task at a time: same bits as overlapped, no concurrency
+  bool poison = false;     ///< fill a buffer with NaN once nobody reads its content any more
+};
+
+/// When each task of a schedule ran, in seconds since the schedule began.
+struct Timeline {
+  struct Span {
+    double begin = 0, end = 0;
+  };
+  std::vector<Span> spans;  ///< one per task
+  double seconds = 0;       ///< whole schedule
+  double busy(const Schedule& schedule, Lane lane) const;
+};
+
+class Executor {
+ public:
+  /// `host_threads`: team of the host lane (the optimizer).
+  Executor(Device& device, int host_threads);
+
+  /// Runs every task and waits for the end. `buffers[i]` is the memory of schedule.buffers[i] (poison).
+  /// Throws what a task threw.
+  void run(const Schedule& schedule, const std::vector<void*>& buffers, const TaskRunner& runner,
+           const ExecOptions& options, Timeline* timeline);
+  Stream& stream(Lane lane) { return *streams_[static_cast<size_t>(lane)]; }
+
+ private:
+  void prepare(const Schedule& schedule);
+  void dispatch(const Schedule& schedule, const std::vector<void*>& buffers, const TaskRunner& runner,
+                const ExecOptions& options);
+  void synchronize();
+  void collect(const Schedule& schedule, Timeline* timeline) const;
+
+  Device& device_;
+  std::unique_ptr<Stream> streams_[kLanes];
+  std::vector<std::unique_ptr<Event>> device_events_, host_events_;  // grown once, then reused
+  std::vector<Event*> event_of_;                                     // per task, null if nobody waits
+  std::vector<int> stamp_of_;                                        // per task, within its lane
+};
+
+}  // namespace megatrain

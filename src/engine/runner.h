@@ -1,0 +1,37 @@
+#pragma once
+// defines: Engine::Runner — turns a Task into calls of templates, copies and the optimizer.
+
+#include "core/error.h"
+#include "engine/engine.h"
+
+namespace megatrain {
+
+class Engine::Runner {
+ public:
+  Runner(Engine& engine, const StepSettings* settings) : e_(engine), settings_(settings) {}
+  void operator()(const Task& task, Stream& stream);
+
+ private:
+  MicroBatch micro_batch(int m) const;
+  OpContext context(Stream& stream) const;
+  UnitView weights(int u) const;
+  UnitView gradient(int u) const;
+  Tensor activation(int layer, int m) const;
+  Tensor scalar(int buffer) const;
+  const Tensor top(int m) const { return activation(e_.model_.block_count(), m); }
+  int64_t host_slot(int task_unit, int task_micro) const;
+
+  void optimize(int u, Stream& stream);
+  void load_weights(int u, Stream& stream);
+  void join_planes(int u, Stream& stream);
+  void load_tokens(int m, Stream& stream);
+  void head(const Task& task, Stream& stream);
+  void offload_gradient(int u, Stream& stream);
+  void read_back(const Task& task, Stream& stream);
+  void compute(const Task& task, Stream& stream);
+
+  Engine& e_;
+  const StepSettings* settings_;
+};
+
+}  // namespace megatrain

@@ -1,0 +1,28 @@
+#pragma once
+// defines: CpuOps — the Ops of the CPU device, fp32, multi-threaded over the stream's team.
+
+#include "ops/ops.h"
+
+namespace megatrain {
+
+class CpuOps : public Ops {
+ public:
+  void gemm(Stream&, const GemmArgs&) override;
+  void column_sum(Stream&, Tensor x, Tensor out) override;
+  void layer_norm(Stream&, const LayerNormArgs&) override;
+  void layer_norm_backward(Stream&, const LayerNormBackwardArgs&) override;
+  void attention(Stream&, const AttentionArgs&) override;
+  void attention_backward(Stream&, const AttentionBackwardArgs&) override;
+  void activation(Stream&, Activation, Tensor x, Tensor y) override;
+  void activation_backward(Stream&, Activation, Tensor x, Tensor dy) override;
+  void residual_add(Stream&, Tensor x, Tensor branch, Tensor y, const Dropout&) override;
+  void dropout(Stream&, Tensor in, Tensor out, const Dropout&) override;
+  void embedding(Stream&, const EmbeddingArgs&) override;
+  void embedding_backward(Stream&, const EmbeddingBackwardArgs&) override;
+  void cross_entropy(Stream&, const CrossEntropyArgs&) override;
+  void sum(Stream&, Tensor x, Tensor out, bool squared) override;
+  void fill_bytes(Stream&, void* data, int value, int64_t bytes) override;
+  void join_planes(Stream&, const uint16_t* hi, const uint16_t* lo, Tensor weights) override;
+};
+
+}  // namespace megatrain

@@ -1,0 +1,104 @@
+#pragma once
+// defines: Ops and one argument struct per op — the layer maths, called through a Stream.
+// CpuOps (ops/cpu) and CudaOps (ops/cuda) implement it. Shapes: N = B·T tokens, C = hidden_size,
+// F = intermediate_size, V = vocab_size, H = num_heads, D = head_dim. All results are deterministic:
+// no atomics, and reductions in an order that does not depend on the number of threads.
+
+#include "core/tensor.h"
+#include "device/device.h"
+
+namespace megatrain {
+
+enum class Activation { gelu, gelu_tanh };
+
+/// C = op(A)·op(B) [+ bias] [+ C]. A, B and C are row-major with leading dimension = shape[1].
+struct GemmArgs {
+  Tensor a, b, c;
+  bool trans_a = false, trans_b = false;
+  bool accumulate = false;  ///< adds to C instead of overwriting it
+  Tensor bias;              ///< optional [N], added to every row of C
+};
+
+/// Layer norm over the last dimension (Ba et al. 2016). x, y [N, C]; weight, bias [C] (bias optional);
+/// mean, rstd [N] fp32 are saved for the backward.
+struct LayerNormArgs {
+  Tensor x, weight, bias, y, mean, rstd;
+  float eps = 1e-5f;
+};
+/// dweight and dbias are added to. dx is added to when `accumulate`, else written; dx may be x.
+struct LayerNormBackwardArgs {
+  Tensor x, weight, mean, rstd, dy, dx, dweight, dbias;
+  bool accumulate = false;
+};
+
+/// Names one dropout mask. Element i of a tensor is kept when Philox(seed, stream)[first + i] says so:
+/// the recompute makes the same mask, and so does any split into micro-batches.
+struct Dropout {
+  float probability = 0;
+  uint64_t seed = 0, stream = 0, first = 0;
+};
+
+/// Causal self-attention, flash style: no T×T matrix (Dao 2022). qkv [B, T, 3·H·D] as in GPT-2 (q, k, v
+/// side by side), out [B, T, H·D], lse [B, H, T] fp32 (log-sum-exp of each row).
+/// Dropout element: ((sequence·H + head)·T + query)·T + key.
+struct AttentionArgs {
+  Tensor qkv, out, lse;
+  int64_t batch = 0, seq_len = 0, num_heads = 0, head_dim = 0;
+  Dropout dropout;
+};
+/// dqkv is written. `delta` [B, H, T] fp32 is scratch.
+struct AttentionBackwardArgs {
+  Tensor qkv, out, lse, dout, dqkv, delta;
+  int64_t batch = 0, seq_len = 0, num_heads = 0, head_dim = 0;
+  Dropout dropout;
+};
+
+/// out[n] = token_table[tokens[n]] + position_table[n mod T], then dropout. out [N, C].
+struct EmbeddingArgs {
+  Tensor tokens, token_table, position_table, out;
+  int64_t seq_len = 0;
+  Dropout dropout;
+};
+/// dtoken_table [V, C] and dposition_table [P, C] are added to, in token order.
+struct EmbeddingBackwardArgs {
+  Tensor tokens, dout, dtoken_table, dposition_table;
+  int64_t seq_len = 0;
+  Dropout dropout;
+};
+
+/// losses[n] = -log softmax(logits[n])[targets[n]], 0 where the target is negative (ignored).
+/// With `backward`, logits become scale · d(loss)/d(logits) in place.
+struct CrossEntropyArgs {
+  Tensor logits, targets, losses;
+  float scale = 1;
+  bool backward = true;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  virtual void gemm(Stream&, const GemmArgs&) = 0;
+  /// out[c] += sum over rows of x[:, c].
+  virtual void column_sum(Stream&, Tensor x, Tensor out) = 0;
+  virtual void layer_norm(Stream&, const LayerNormArgs&) = 0;
+  virtual void layer_norm_backward(Stream&, const LayerNormBackwardArgs&) = 0;
+  virtual void attention(Stream&, const AttentionArgs&) = 0;
+  virtual void attention_backward(Stream&, const AttentionBackwardArgs&) = 0;
+  virtual void activation(Stream&, Activation, Tensor x, Tensor y) = 0;
+  /// dy becomes dx in place.
+  virtual void activation_backward(Stream&, Activation, Tensor x, Tensor dy) = 0;
+  /// y = x + dropout(branch); y may be x or branch.
+  virtual void residual_add(Stream&, Tensor x, Tensor branch, Tensor y, const Dropout&) = 0;
+  /// out = dropout(in) (the backward of residual_add towards its branch).
+  virtual void dropout(Stream&, Tensor in, Tensor out, const Dropout&) = 0;
+  virtual void embedding(Stream&, const EmbeddingArgs&) = 0;
+  virtual void embedding_backward(Stream&, const EmbeddingBackwardArgs&) = 0;
+  virtual void cross_entropy(Stream&, const CrossEntropyArgs&) = 0;
+  /// out (one fp64) = sum of x, or of x² when `squared`, in a fixed order.
+  virtual void sum(Stream&, Tensor x, Tensor out, bool squared) = 0;
+  virtual void fill_bytes(Stream&, void* data, int value, int64_t bytes) = 0;
+  /// weights[i] = join_float(hi[i], lo[i]) as fp32 (core/dtype.h).
+  virtual void join_planes(Stream&, const uint16_t* hi, const uint16_t* lo, Tensor weights) = 0;
+};
+
+}  // namespace megatrain

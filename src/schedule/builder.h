@@ -1,0 +1,84 @@
+#pragma once
+// defines: StepPlan, StepBuffers, build_train_step, build_update, build_forward — the layer-major step.
+
+#include <memory>
+
+#include "model/layer_template.h"
+#include "schedule/schedule.h"
+
+namespace megatrain {
+
+/// What the planner decides for a run: how a step is cut and what stays on the device.
+struct StepPlan {
+  int64_t batch = 0;        ///< sequences of one optimizer step
+  int64_t seq_len = 0;      ///< tokens of a sequence, T
+  int64_t micro_batch = 0;  ///< sequences of one micro-batch (the last may be smaller)
+  int resident_blocks = 0;  ///< the last blocks that keep a weight buffer of their own
+  bool resident_ends = false;      ///< untied embedding and head keep their own buffers too
+  bool update_in_backward = false; ///< optimize each unit as its gradient lands (needs no global norm)
+  bool training = true;            ///< false: forward only (evaluation, generation)
+  DType compute = DType::f32;
+
+  int64_t micro_batches() const { return (batch + micro_batch - 1) / micro_batch; }
+  int64_t sequences_of(int64_t micro) const {
+    return micro + 1 < micro_batches() ? micro_batch : batch - micro * micro_batch;
+  }
+};
+
+/// Every buffer of a run, and which one holds what. Shared by the training, update and forward schedules.
+class StepBuffers {
+ public:
+  StepBuffers(const Model& model, const StepPlan& plan);
+
+  const std::vector<Buffer>& list() const { return list_; }
+  int weights(int unit) const { return weights_[static_cast<size_t>(unit)]; }
+  bool resident(int unit) const { return resident_[static_cast<size_t>(unit)]; }
+  int gradient(int unit) const { return gradient_[static_cast<size_t>(unit)]; }
+  int host_weights(int unit) const { return host_weights_[static_cast<size_t>(unit)]; }
+  int host_gradient(int unit) const { return host_gradient_[static_cast<size_t>(unit)]; }
+  /// Input of block `layer` (layer == L: output of the last block) for one micro-batch.
+  int activation(int layer, int64_t micro) const;
+  int tokens(int64_t micro) const { return tokens_ + static_cast<int>(micro); }
+  int loss(int64_t micro) const { return loss_ + static_cast<int>(micro); }
+  int norm(int unit) const { return norm_ + unit; }
+  int host_results() const { return host_results_; }
+  int work() const { return work_; }
+  int logits() const { return logits_; }
+  int staging() const { return staging_; }
+  /// Device bytes as the arena will hand them out.
+  int64_t device_bytes() const;
+  int64_t host_bytes() const;
+
+ private:
+  int add(const std::string& name, const std::string& group, Place place, int64_t bytes);
+  void add_weights(const Model& model, const StepPlan& plan);
+  void add_gradients(const Model& model, const StepPlan& plan);
+  void add_activations(const Model& model, const StepPlan& plan);
+
+  std::vector<Buffer> list_;
+  std::vector<int> weights_, gradient_, host_weights_, host_gradient_, activation_;
+  std::vector<bool> resident_;
+  int layers_ = 0;
+  int64_t micro_batches_ = 0;
+  bool training_ = true;
+  int tokens_ = -1, loss_ = -1, norm_ = -1, host_results_ = -1, work_ = -1, logits_ = -1, staging_ = -1;
+};
+
+/// What the buffers hold when a schedule starts.
+struct StartState {
+  bool pending_update = false;     ///< host gradients of the previous step wait to be applied
+  std::vector<bool> loaded;        ///< per unit: its own device buffer holds the current weights
+};
+
+/// One optimizer step: forward, loss and backward, layer-major over micro-batches. A pending update of
+/// the previous step runs unit by unit just before the unit's weights are loaded: exact, no staleness.
+Schedule build_train_step(const Model& model, const StepPlan& plan, const StepBuffers& buffers,
+                          const StartState& start);
+/// Applies a pending update and nothing else.
+Schedule build_update(const Model& model, const StepPlan& plan, const StepBuffers& buffers);
+enum class ForwardGoal { loss, logits };
+/// Forward only, for evaluation (loss) or generation (logits of one position).
+Schedule build_forward(const Model& model, const StepPlan& plan, const StepBuffers& buffers,
+                       const StartState& start, ForwardGoal goal);
+
+}  // namespace megatrain

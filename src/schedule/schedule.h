@@ -1,0 +1,104 @@
+#pragma once
+// defines: Lane, TaskKind, Content, Access, Task, Buffer, Schedule, check, mark_frees — a training step
+// as a value: small tasks on four lanes over named buffers, with explicit waits between lanes.
+
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace megatrain {
+
+/// Tasks of one lane run in list order; lanes run beside each other.
+enum class Lane : uint8_t { h2d, compute, d2h, host };
+constexpr int kLanes = 4;
+const char* name_of(Lane lane);
+
+enum class TaskKind : uint8_t {
+  optimize,          // host: host_gradient(u) -> host_weights(u)
+  load_weights,      // h2d: host_weights(u) -> weights
+  load_tokens,       // h2d: tokens and targets of one micro-batch
+  embed_forward,     // compute
+  block_forward,     // compute
+  head_loss,         // compute: loss and the head's backward
+  head_eval,         // compute: loss only
+  head_logits,       // compute: logits of one position
+  zero_gradient,     // compute
+  block_backward,    // compute: recompute and backward
+  embed_backward,    // compute
+  gradient_norm,     // compute: sum of squares of a finished gradient
+  offload_gradient,  // d2h: gradient and its norm -> host
+  read_back          // d2h: losses or logits -> host
+};
+const char* name_of(TaskKind kind);
+
+/// What a buffer holds. A read names what it expects, so that check() sees a buffer that was reused.
+enum class Holds : uint8_t { nothing, weights, gradient, activation, activation_gradient, tokens, result, scratch };
+
+struct Content {
+  Holds kind = Holds::nothing;
+  int unit = -1, micro = -1;
+  int version = 0;  ///< weights: updates so far; gradient: micro-batches added so far
+  bool operator==(const Content&) const = default;
+};
+std::string describe(const Content& content);
+
+/// One buffer that a task reads (expects `before`) and/or writes (leaves `after`).
+struct Access {
+  int buffer = -1;
+  bool reads = false, writes = false;
+  Content before, after;
+};
+
+inline Access read(int buffer, Content c) { return {buffer, true, false, c, c}; }
+inline Access write(int buffer, Content c) { return {buffer, false, true, {}, c}; }
+inline Access update(int buffer, Content from, Content to) { return {buffer, true, true, from, to}; }
+
+struct Task {
+  TaskKind kind;
+  Lane lane;
+  int unit = -1, micro = -1;
+  std::vector<Access> accesses;
+  std::vector<int> waits;  ///< tasks of other lanes that must end first (earlier in the list)
+  std::vector<int> frees;  ///< buffers whose content nobody reads after this task (mark_frees)
+};
+std::string describe(const Task& task, int index);
+
+enum class Place : uint8_t { device, host };
+
+struct Buffer {
+  std::string name;
+  std::string group;  ///< line of the memory table it belongs to
+  Place place = Place::device;
+  int64_t bytes = 0;
+  Content initial;          ///< what it holds before the first task
+  bool persistent = false;  ///< content is used by a later schedule
+};
+
+struct Schedule {
+  std::string name;
+  std::vector<Buffer> buffers;
+  std::vector<Task> tasks;
+};
+
+/// Every hazard found, one line each; empty means the schedule is safe. Independent of the builder: it
+/// derives happens-before from lane order and waits alone and looks for reads before writes, wrong
+/// content, overwrites in use, unordered writes, bad waits and bad indices.
+std::vector<std::string> check(const Schedule& schedule);
+
+/// Happens-before: clock(t)[lane] is the last task on `lane` that surely ended before t starts (-1: none).
+class HappensBefore {
+ public:
+  explicit HappensBefore(const Schedule& schedule);
+  /// True when task `a` surely ended before task `b` starts.
+  bool before(int a, int b) const;
+
+ private:
+  std::vector<Lane> lanes_;
+  std::vector<std::vector<int>> clocks_;
+};
+
+/// Fills Task::frees: the last reader of each content, where it is ordered behind all other readers.
+void mark_frees(Schedule& schedule);
+
+}  // namespace megatrain
