@@ -14,7 +14,8 @@ void Engine::Runner::operator()(const Task& t, Stream& s) {
     case TaskKind::optimize: return optimize(t.unit, s);
     case TaskKind::load_weights: return load_weights(t.unit, s);
     case TaskKind::load_tokens: return load_tokens(t.micro, s);
-    case TaskKind::offload_gradient: return offload_gradient(t.unit, s);
+    case TaskKind::load_gradient: return load_gradient(t.unit, s);
+    case TaskKind::offload_gradient: return offload_gradient(t, s);
     case TaskKind::read_back: return read_back(t, s);
     default: return compute(t, s);
   }
@@ -152,10 +153,17 @@ int64_t Engine::Runner::host_slot(int unit, int micro) const {
   return micro >= 0 ? micro : e_.plan_.micro_batches() + unit;
 }
 
-void Engine::Runner::offload_gradient(int u, Stream& s) {
+void Engine::Runner::offload_gradient(const Task& t, Stream& s) {
+  const int u = t.unit;
   auto* results = static_cast<double*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_results())]);
-  e_.device_.copy(s, results + host_slot(u, -1), scalar(e_.buffers_.norm(u)).data, 8);
+  const bool finished = t.micro < 0;  // a sum between waves has no norm yet
+  if (finished) e_.device_.copy(s, results + host_slot(u, -1), scalar(e_.buffers_.norm(u)).data, 8);
   e_.device_.copy(s, e_.memory_[static_cast<size_t>(e_.buffers_.host_gradient(u))], gradient(u).data,
+                  e_.model_.units()[static_cast<size_t>(u)].numel * 4);
+}
+
+void Engine::Runner::load_gradient(int u, Stream& s) {
+  e_.device_.copy(s, gradient(u).data, e_.memory_[static_cast<size_t>(e_.buffers_.host_gradient(u))],
                   e_.model_.units()[static_cast<size_t>(u)].numel * 4);
 }
 

@@ -26,7 +26,8 @@ class Engine::Runner {
   void join_planes(int u, Stream& stream);
   void load_tokens(int m, Stream& stream);
   void head(const Task& task, Stream& stream);
-  void offload_gradient(int u, Stream& stream);
+  void load_gradient(int u, Stream& stream);
+  void offload_gradient(const Task& task, Stream& stream);
   void read_back(const Task& task, Stream& stream);
   void compute(const Task& task, Stream& stream);
 

@@ -9,7 +9,7 @@ constexpr int64_t kStagingElements = int64_t{1} << 20;  // fp32 mode: planes are
 }
 
 StepBuffers::StepBuffers(const Model& model, const StepPlan& plan)
-    : layers_(model.block_count()), micro_batches_(plan.micro_batches()), training_(plan.training) {
+    : layers_(model.block_count()), wave_size_(plan.wave_size()), training_(plan.training) {
   add_weights(model, plan);
   if (plan.training) add_gradients(model, plan);
   add_activations(model, plan);
@@ -65,11 +65,13 @@ void StepBuffers::add_gradients(const Model& model, const StepPlan& plan) {
   gradient_.assign(static_cast<size_t>(model.unit_count()), -1);
   gradient_[0] = gradient_[static_cast<size_t>(head)] =
       add("gradient of embedding and head", "gradients", Place::device, model.max_end_numel() * 4);
+  // A gradient used up at once needs a slab only; one that waits for the norm or a wave, a place of its own.
+  const bool slabs = plan.update_in_backward && plan.waves() == 1;
   int ring[2] = {-1, -1}, host_ring[2] = {-1, -1};
   for (int slot = 0; slot < std::min(2, layers_); ++slot) {
     ring[slot] = add("block gradient, buffer " + std::to_string(slot), "gradients", Place::device,
                      model.max_block_numel() * 4);
-    if (plan.update_in_backward)
+    if (slabs)
       host_ring[slot] = add("host block gradient, slab " + std::to_string(slot), "host gradients", Place::host,
                             model.max_block_numel() * 4);
   }
@@ -77,7 +79,7 @@ void StepBuffers::add_gradients(const Model& model, const StepPlan& plan) {
     const auto& layout = model.units()[static_cast<size_t>(u)];
     const bool block = u > 0 && u <= layers_;
     if (block) gradient_[static_cast<size_t>(u)] = ring[(u - 1) % 2];
-    host_gradient_.push_back(block && plan.update_in_backward
+    host_gradient_.push_back(block && slabs
                                  ? host_ring[(u - 1) % 2]
                                  : add("host gradient of " + layout.name, "host gradients", Place::host,
                                        layout.numel * 4));
@@ -89,7 +91,7 @@ void StepBuffers::add_gradients(const Model& model, const StepPlan& plan) {
 
 void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
   const ModelSpec& spec = model.spec();
-  const int64_t size = size_of(plan.compute), micros = micro_batches_;
+  const int64_t size = size_of(plan.compute), micros = plan.micro_batches();
   auto tokens_of = [&](int64_t m) { return plan.sequences_of(m) * plan.seq_len; };
   tokens_ = static_cast<int>(list_.size());
   for (int64_t m = 0; m < micros; ++m)  // tokens and targets side by side
@@ -99,8 +101,8 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
   // Forward only needs two activations in turn; training keeps every block's input (checkpoints).
   const int kept = plan.training ? layers_ + 1 : 2;
   for (int l = 0; l < kept; ++l)
-    for (int64_t m = 0; m < micros; ++m)
-      activation_.push_back(add("input of block " + std::to_string(l) + ", micro-batch " + std::to_string(m),
+    for (int64_t m = 0; m < wave_size_; ++m)
+      activation_.push_back(add("input of block " + std::to_string(l) + ", place " + std::to_string(m),
                                 "block inputs (checkpoints)", Place::device, tokens_of(m) * spec.hidden_size * size));
   const int64_t b = plan.micro_batch, t = plan.seq_len;
   work_ = add("work", "working set", Place::device,
@@ -114,7 +116,11 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
 
 int StepBuffers::activation(int layer, int64_t micro) const {
   const int64_t row = training_ ? layer : layer % 2;
-  return activation_[static_cast<size_t>(row * micro_batches_ + micro)];
+  return activation_[static_cast<size_t>(row * wave_size_ + micro % wave_size_)];
+}
+
+bool StepBuffers::keeps_gradient(int unit) const {
+  return std::count(gradient_.begin(), gradient_.end(), gradient(unit)) == 1;
 }
 
 int64_t StepBuffers::device_bytes() const {

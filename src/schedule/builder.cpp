@@ -32,7 +32,14 @@ class Builder {
     return std::move(s_);
   }
 
+  int waves() const { return static_cast<int>(plan_.waves()); }
   int micros() const { return static_cast<int>(plan_.micro_batches()); }
+
+  // Micro-batches [first_, last_) are the ones that forward(), head() and backward() speak of.
+  void begin_wave(int wave) {
+    const int size = static_cast<int>(plan_.wave_size());
+    first_ = wave * size, last_ = std::min(first_ + size, micros());
+  }
 
   // The unit's update first (if one is pending), then its weights, unless the buffer has them.
   void load(int u) {
@@ -53,19 +60,19 @@ class Builder {
   }
 
   void load_tokens() {
-    for (int m = 0; m < micros(); ++m)
+    for (int m = first_; m < last_; ++m)
       add(TaskKind::load_tokens, Lane::h2d, -1, m, {write(b_.tokens(m), tokens(m))});
   }
 
   void forward() {
     load(0);
-    for (int m = 0; m < micros(); ++m)
+    for (int m = first_; m < last_; ++m)
       compute(TaskKind::embed_forward, 0, m,
               {read(b_.weights(0), weights(0)), read(b_.tokens(m), tokens(m)), write(b_.activation(0, m), activation(0, m))});
     for (int l = 0; l < model_.block_count(); ++l) {
       const int u = model_.block_unit(l);
       load(u);
-      for (int m = 0; m < micros(); ++m)
+      for (int m = first_; m < last_; ++m)
         compute(TaskKind::block_forward, u, m,
                 {read(b_.weights(u), weights(u)), read(b_.activation(l, m), activation(l, m)),
                  write(b_.activation(l + 1, m), activation(l + 1, m)), scratch()});
@@ -76,8 +83,8 @@ class Builder {
   void head(TaskKind kind) {
     const int u = model_.head_unit(), top = model_.block_count();
     const bool backward = kind == TaskKind::head_loss;
-    if (backward) zero_gradient(u);
-    for (int m = 0; m < micros(); ++m) {
+    if (backward) begin_gradient(u);
+    for (int m = first_; m < last_; ++m) {
       std::vector<Access> a = {read(b_.weights(u), weights(u)), read(b_.tokens(m), tokens(m)), scratch()};
       a.push_back(backward ? update(b_.activation(top, m), activation(top, m), dactivation(top, m))
                            : read(b_.activation(top, m), activation(top, m)));
@@ -88,8 +95,8 @@ class Builder {
       if (kind == TaskKind::head_logits) read_back({read(b_.logits(), {Holds::result, -1, m})}, m);
     }
     if (kind == TaskKind::head_logits) return;
-    for (int m = 0; m < micros(); ++m) read_back({read(b_.loss(m), {Holds::result, -1, m})}, m);
-    if (backward && u != 0) finish_gradient(u);
+    for (int m = first_; m < last_; ++m) read_back({read(b_.loss(m), {Holds::result, -1, m})}, m);
+    if (backward && u != 0) end_gradient(u);
   }
 
   void backward() {
@@ -97,18 +104,18 @@ class Builder {
     for (int l = top - 1; l >= 0; --l) {
       const int u = model_.block_unit(l);
       load(u);
-      zero_gradient(u);
-      for (int m = 0; m < micros(); ++m)
+      begin_gradient(u);
+      for (int m = first_; m < last_; ++m)
         compute(TaskKind::block_backward, u, m,
                 {read(b_.weights(u), weights(u)), read(b_.activation(l, m), activation(l, m)),
                  update(b_.activation(top, m), dactivation(l + 1, m), dactivation(l, m)), accumulate(u), scratch()});
-      finish_gradient(u);
+      end_gradient(u);
     }
-    if (!model_.spec().tied) zero_gradient(0);
-    for (int m = 0; m < micros(); ++m)
+    if (!model_.spec().tied) begin_gradient(0);
+    for (int m = first_; m < last_; ++m)
       compute(TaskKind::embed_backward, 0, m,
               {read(b_.tokens(m), tokens(m)), read(b_.activation(top, m), dactivation(0, m)), accumulate(0)});
-    finish_gradient(0);
+    end_gradient(0);
   }
 
  private:
@@ -127,9 +134,16 @@ class Builder {
   // Micro-batches a finished gradient has seen: a tied unit gets them from the head and the embedding.
   int full(int u) const { return u == 0 && model_.spec().tied ? 2 * micros() : micros(); }
 
-  void zero_gradient(int u) {
-    gradient_version_[static_cast<size_t>(u)] = 0;
-    compute(TaskKind::zero_gradient, u, -1, {write(b_.gradient(u), gradient(u, 0))});
+  // First wave: zeros. Later: the sum so far, which is still in the buffer or comes back from the host.
+  void begin_gradient(int u) {
+    int& v = gradient_version_[static_cast<size_t>(u)];
+    if (first_ == 0) {
+      v = 0;
+      compute(TaskKind::zero_gradient, u, -1, {write(b_.gradient(u), gradient(u, 0))});
+    } else if (!b_.keeps_gradient(u)) {
+      add(TaskKind::load_gradient, Lane::h2d, u, -1,
+          {read(b_.host_gradient(u), gradient(u, v)), write(b_.gradient(u), gradient(u, v))});
+    }
   }
 
   Access accumulate(int u) {
@@ -138,12 +152,17 @@ class Builder {
     return update(b_.gradient(u), gradient(u, v - 1), gradient(u, v));
   }
 
-  void finish_gradient(int u) {
-    const Content g = gradient(u, full(u)), norm{Holds::result, u};
-    compute(TaskKind::gradient_norm, u, -1, {read(b_.gradient(u), g), write(b_.norm(u), norm)});
-    add(TaskKind::offload_gradient, Lane::d2h, u, -1,
-        {read(b_.gradient(u), g), read(b_.norm(u), norm), write(b_.host_gradient(u), g), host_result()});
-    if (plan_.update_in_backward) optimize(u, full(u));
+  void end_gradient(int u) {
+    const bool last = last_ == micros();
+    if (!last && b_.keeps_gradient(u)) return;
+    const Content g = gradient(u, gradient_version_[static_cast<size_t>(u)]), norm{Holds::result, u};
+    std::vector<Access> offload = {read(b_.gradient(u), g), write(b_.host_gradient(u), g)};
+    if (last) {
+      compute(TaskKind::gradient_norm, u, -1, {read(b_.gradient(u), g), write(b_.norm(u), norm)});
+      offload.push_back(read(b_.norm(u), norm)), offload.push_back(host_result());
+    }
+    add(TaskKind::offload_gradient, Lane::d2h, u, last ? -1 : last_, std::move(offload));
+    if (last && plan_.update_in_backward) optimize(u, full(u));
   }
 
   void optimize(int u, int gradient_version) {
@@ -187,7 +206,7 @@ class Builder {
     std::sort(needs.rbegin(), needs.rend());
     needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
     const auto l = static_cast<size_t>(lane);
-    std::vector<int> clock = last_[l] < 0 ? std::vector<int>(kLanes, -1) : clocks_[static_cast<size_t>(last_[l])];
+    std::vector<int> clock = tail_[l] < 0 ? std::vector<int>(kLanes, -1) : clocks_[static_cast<size_t>(tail_[l])];
     std::vector<int> waits;
     for (int n : needs) {
       const Task& other = s_.tasks[static_cast<size_t>(n)];
@@ -195,8 +214,8 @@ class Builder {
       waits.push_back(n);
       for (size_t i = 0; i < kLanes; ++i) clock[i] = std::max(clock[i], clocks_[static_cast<size_t>(n)][i]);
     }
-    last_[l] = static_cast<int>(s_.tasks.size());
-    clock[l] = last_[l];
+    tail_[l] = static_cast<int>(s_.tasks.size());
+    clock[l] = tail_[l];
     clocks_.push_back(std::move(clock));  // what has surely ended once this task has
     return waits;
   }
@@ -209,8 +228,9 @@ class Builder {
   std::vector<int> version_, gradient_version_;
   std::vector<int> in_buffer_;  // unit whose current weights each buffer holds
   std::vector<bool> pending_;
+  int first_ = 0, last_ = 0;
   std::vector<std::vector<int>> clocks_;
-  int last_[kLanes] = {-1, -1, -1, -1};
+  int tail_[kLanes] = {-1, -1, -1, -1};
 };
 
 }  // namespace
@@ -218,10 +238,13 @@ class Builder {
 Schedule build_train_step(const Model& model, const StepPlan& plan, const StepBuffers& buffers,
                           const StartState& start) {
   Builder b(model, plan, buffers, start);
-  b.load_tokens();
-  b.forward();
-  b.head(TaskKind::head_loss);
-  b.backward();
+  for (int w = 0; w < b.waves(); ++w) {
+    b.begin_wave(w);
+    b.load_tokens();
+    b.forward();
+    b.head(TaskKind::head_loss);
+    b.backward();
+  }
   return b.finish("train step");
 }
 
@@ -235,9 +258,12 @@ Schedule build_update(const Model& model, const StepPlan& plan, const StepBuffer
 Schedule build_forward(const Model& model, const StepPlan& plan, const StepBuffers& buffers,
                        const StartState& start, ForwardGoal goal) {
   Builder b(model, plan, buffers, start);
-  b.load_tokens();
-  b.forward();
-  b.head(goal == ForwardGoal::loss ? TaskKind::head_eval : TaskKind::head_logits);
+  for (int w = 0; w < b.waves(); ++w) {
+    b.begin_wave(w);
+    b.load_tokens();
+    b.forward();
+    b.head(goal == ForwardGoal::loss ? TaskKind::head_eval : TaskKind::head_logits);
+  }
   return b.finish(goal == ForwardGoal::loss ? "evaluation" : "generation");
 }
 

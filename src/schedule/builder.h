@@ -13,6 +13,8 @@ struct StepPlan {
   int64_t batch = 0;        ///< sequences of one optimizer step
   int64_t seq_len = 0;      ///< tokens of a sequence, T
   int64_t micro_batch = 0;  ///< sequences of one micro-batch (the last may be smaller)
+  int64_t wave = 0;         ///< micro-batches of one wave, 0: all. A wave is layer-major; block inputs are
+                            ///< kept for one wave, gradient accumulators rest on the host between waves
   int resident_blocks = 0;  ///< the last blocks that keep a weight buffer of their own
   bool resident_ends = false;      ///< untied embedding and head keep their own buffers too
   bool update_in_backward = false; ///< optimize each unit as its gradient lands (needs no global norm)
@@ -20,6 +22,8 @@ struct StepPlan {
   DType compute = DType::f32;
 
   int64_t micro_batches() const { return (batch + micro_batch - 1) / micro_batch; }
+  int64_t wave_size() const { return wave > 0 && wave < micro_batches() ? wave : micro_batches(); }
+  int64_t waves() const { return (micro_batches() + wave_size() - 1) / wave_size(); }
   int64_t sequences_of(int64_t micro) const {
     return micro + 1 < micro_batches() ? micro_batch : batch - micro * micro_batch;
   }
@@ -34,6 +38,8 @@ class StepBuffers {
   int weights(int unit) const { return weights_[static_cast<size_t>(unit)]; }
   bool resident(int unit) const { return resident_[static_cast<size_t>(unit)]; }
   int gradient(int unit) const { return gradient_[static_cast<size_t>(unit)]; }
+  /// True when no other unit uses this unit's gradient buffer: it can keep the sum between waves.
+  bool keeps_gradient(int unit) const;
   int host_weights(int unit) const { return host_weights_[static_cast<size_t>(unit)]; }
   int host_gradient(int unit) const { return host_gradient_[static_cast<size_t>(unit)]; }
   /// Input of block `layer` (layer == L: output of the last block) for one micro-batch.
@@ -59,7 +65,7 @@ class StepBuffers {
   std::vector<int> weights_, gradient_, host_weights_, host_gradient_, activation_;
   std::vector<bool> resident_;
   int layers_ = 0;
-  int64_t micro_batches_ = 0;
+  int64_t wave_size_ = 0;
   bool training_ = true;
   int tokens_ = -1, loss_ = -1, norm_ = -1, host_results_ = -1, work_ = -1, logits_ = -1, staging_ = -1;
 };
@@ -70,8 +76,8 @@ struct StartState {
   std::vector<bool> loaded;        ///< per unit: its own device buffer holds the current weights
 };
 
-/// One optimizer step: forward, loss and backward, layer-major over micro-batches. A pending update of
-/// the previous step runs unit by unit just before the unit's weights are loaded: exact, no staleness.
+/// One optimizer step: forward, loss and backward, layer-major over the micro-batches of each wave. A
+/// pending update of the previous step runs unit by unit just before the unit's weights are loaded: exact, no staleness.
 Schedule build_train_step(const Model& model, const StepPlan& plan, const StepBuffers& buffers,
                           const StartState& start);
 /// Applies a pending update and nothing else.

@@ -18,6 +18,7 @@ enum class TaskKind : uint8_t {
   optimize,          // host: host_gradient(u) -> host_weights(u)
   load_weights,      // h2d: host_weights(u) -> weights
   load_tokens,       // h2d: tokens and targets of one micro-batch
+  load_gradient,     // h2d: host_gradient(u) -> gradient, to go on adding in a later wave
   embed_forward,     // compute
   block_forward,     // compute
   head_loss,         // compute: loss and the head's backward

@@ -1,0 +1,141 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <exception>
+
+#include "cli/commands.h"
+#include "core/error.h"
+
+namespace megatrain {
+namespace {
+
+std::string flag_names(std::string name) {
+  std::string dashed = name;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  return dashed == name ? "--" + name : fmt::format("--{},--{}", dashed, name);
+}
+
+struct TrainArguments {
+  std::string config_path;
+  std::deque<std::pair<std::string, std::string>> overrides;  // name, value; stable addresses for CLI11
+};
+
+// Every field of TrainConfig is a flag; values stay text until set_field has seen the config file.
+void add_train(CLI::App& app, TrainArguments& args, int& result, const std::string& command_line) {
+  CLI::App* sub = app.add_subcommand("train", "Train a model: megatrain train CONFIG [--option value ...]");
+  sub->add_option("config", args.config_path, "YAML file; every option below is also a key in it")->required();
+  TrainConfig defaults;
+  for_each_field(defaults, [&](const FieldInfo& info, auto& member) {
+    args.overrides.emplace_back(info.name, "");
+    std::string help = info.help;
+    if (*info.choices) help += fmt::format("{}[{}]", help.empty() ? "" : " ", info.choices);
+    auto* option = sub->add_option(flag_names(info.name), args.overrides.back().second, help)
+                       ->group(info.section)->default_str(fmt::format("{}", member));
+    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, bool>) option->expected(0, 1)->default_str("true");
+  });
+  sub->callback([&args, &result, sub, command_line] {
+    TrainConfig config = load_config(args.config_path);
+    for (auto& [name, value] : args.overrides) {
+      const auto* option = sub->get_option("--" + name);
+      if (option->count() == 0) continue;
+      set_field(config, name, option->results().empty() ? "true" : value, "--" + name);
+    }
+    result = run_train(config, command_line);
+  });
+}
+
+void add_machine(CLI::App* sub, MachineOptions& m) {
+  sub->add_option("--memory-limit,--memory_limit", m.memory_limit, "device memory to use, e.g. 512MiB")->default_str("auto");
+  sub->add_option("--threads", m.threads, "threads; 0: all cores");
+}
+
+void add_generate(CLI::App& app, std::string& directory, GenerateOptions& o, MachineOptions& m, int& result) {
+  CLI::App* sub = app.add_subcommand("generate", "Continue a prompt with a saved model");
+  sub->add_option("model", directory, "model directory")->required();
+  sub->add_option("-p,--prompt", o.prompt, "text to continue")->required();
+  sub->add_option("-n,--max-tokens", o.max_tokens, "tokens to add")->capture_default_str();
+  sub->add_option("-t,--temperature", o.temperature, "0: the most likely token")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--top-k", o.top_k, "keep the k most likely tokens; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--top-p", o.top_p, "keep the most likely tokens up to this probability")->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--seed", o.seed, "same seed, same text")->capture_default_str();
+  add_machine(sub, m);
+  sub->callback([&] { result = run_generate(directory, o, m); });
+}
+
+void add_eval(CLI::App& app, EvalOptions& o, MachineOptions& m, int& result) {
+  CLI::App* sub = app.add_subcommand("eval", "Loss and perplexity of a saved model over a whole .bin");
+  sub->add_option("model", o.model_directory, "model directory")->required();
+  sub->add_option("data", o.data, "tokens, a .bin")->required();
+  sub->add_option("--sequence-length,--sequence_length", o.sequence_length, "window; 0: the model's positions")->capture_default_str();
+  sub->add_option("--batch-size,--batch_size", o.batch_size, "windows at a time")->capture_default_str();
+  add_machine(sub, m);
+  sub->callback([&] { result = run_eval(o, m); });
+}
+
+void add_prepare(CLI::App& app, PrepareOptions& o, int& result) {
+  CLI::App* sub = app.add_subcommand("prepare", "Turn a text file into train.bin and val.bin");
+  sub->add_option("input", o.input, "UTF-8 text file")->required();
+  sub->add_option("-o,--out", o.out_dir, "directory for train.bin, val.bin and the tokenizer")->required();
+  sub->add_option("--tokenizer", o.tokenizer, "byte, char, a tokenizer.json, or a directory with vocab.json and merges.txt")->capture_default_str();
+  sub->add_option("--val-fraction", o.val_fraction, "share of the text, at its end, for val.bin")->capture_default_str();
+  sub->callback([&] { result = run_prepare(o); });
+}
+
+// CLI11 knows no near misses: name the closest flag ourselves.
+std::string with_suggestion(const CLI::App& app, const std::string& message, int argc, char** argv) {
+  for (const CLI::App* sub : app.get_subcommands()) {
+    std::vector<std::string> names;
+    for (const CLI::Option* o : sub->get_options())
+      for (const auto& n : o->get_lnames()) names.push_back("--" + n);
+    for (int i = 2; i < argc; ++i) {
+      const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+      if (word.rfind("--", 0) == 0 && std::find(names.begin(), names.end(), word) == names.end())
+        return fmt::format("{}: unknown option '{}'; did you mean '{}'?", sub->get_name(), word, nearest(word, names));
+    }
+  }
+  return message;
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app{"megatrain: trains language models larger than the GPU's memory, at full precision, on one machine", "megatrain"};
+  app.set_version_flag("--version", "megatrain " MT_VERSION);
+  app.require_subcommand(1);
+  std::string command_line;
+  for (int i = 0; i < argc; ++i) command_line += (i ? " " : "") + std::string(argv[i]);
+  int result = 0;
+  TrainArguments train;
+  std::string model_directory;
+  GenerateOptions generate;
+  EvalOptions eval;
+  PrepareOptions prepare;
+  MachineOptions machine;
+  add_train(app, train, result, command_line);
+  add_generate(app, model_directory, generate, machine, result);
+  add_eval(app, eval, machine, result);
+  add_prepare(app, prepare, result);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);  // --help, --version
+  } catch (const CLI::Error& e) {
+    fmt::print(stderr, "megatrain: {} (see megatrain --help)\n", with_suggestion(app, e.what(), argc, argv));
+    return 2;
+  } catch (const Error& e) {
+    fmt::print(stderr, "megatrain: {}\n", e.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "megatrain: out of host memory; use a smaller batch_size or sequence_length\n");
+    return 2;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "megatrain: internal error: {}; please report it\n", e.what());
+    return 1;
+  }
+  return result;
+}
+
+}  // namespace megatrain

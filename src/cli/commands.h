@@ -1,0 +1,28 @@
+#pragma once
+// defines: the commands behind `megatrain train|generate|eval|prepare`. Each returns an exit code.
+
+#include "cli/config.h"
+#include "cli/session.h"
+
+namespace megatrain {
+
+int run_train(const TrainConfig& config, const std::string& command_line);
+int run_generate(const std::string& model_directory, const GenerateOptions& options, const MachineOptions& machine);
+
+struct EvalOptions {
+  std::string model_directory, data;
+  int64_t sequence_length = 0, batch_size = 8;
+};
+int run_eval(const EvalOptions& options, const MachineOptions& machine);
+
+struct PrepareOptions {
+  std::string input, out_dir, tokenizer = "char";
+  double val_fraction = 0.1;
+};
+int run_prepare(const PrepareOptions& options);
+
+/// Parses the command line and runs a command. Errors become one line and an exit code: 2 for what the user
+/// can fix, 1 for a mistake of ours.
+int run_command_line(int argc, char** argv);
+
+}  // namespace megatrain

@@ -1,0 +1,108 @@
+// generate, eval, prepare.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/units.h"
+#include "io/file.h"
+#include "io/hf_model.h"
+
+namespace fs = std::filesystem;
+
+namespace megatrain {
+namespace {
+
+Session load_session(const std::string& directory, const PlanRequest& request, const MachineOptions& machine) {
+  Session s = Session::plan_for(read_model_spec(directory), request, machine);
+  s.allocate(machine);
+  load_weights(directory, *s.model, *s.store);
+  return s;
+}
+
+// Cuts at a code point, as nanoGPT's prepare.py does with its n * 0.9 characters.
+size_t split_point(const std::string& text, double val_fraction) {
+  size_t points = 0, at = 0;
+  for (size_t i = 0; i < text.size(); ++i) points += (text[i] & 0xc0) != 0x80;
+  auto keep = static_cast<size_t>(static_cast<double>(points) * (1 - val_fraction));
+  for (; at < text.size(); ++at)
+    if ((text[at] & 0xc0) != 0x80 && keep-- == 0) break;
+  return at;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_for(const PrepareOptions& o, const std::string& text) {
+  if (o.tokenizer == "byte") return make_byte_tokenizer();
+  if (o.tokenizer == "char") return make_char_tokenizer(text);
+  if (!fs::exists(o.tokenizer))
+    fail(fmt::format("tokenizer: '{}' is neither byte nor char nor a tokenizer.json or a directory with vocab.json and merges.txt", o.tokenizer));
+  return load_bpe_tokenizer(o.tokenizer);
+}
+
+int64_t encode_to(const Tokenizer& tokenizer, std::string_view text, const std::string& path) {
+  std::vector<int32_t> ids;
+  auto last_word = std::chrono::steady_clock::now();
+  tokenizer.encode(text, ids, [&](size_t done) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_word < std::chrono::seconds(2)) return;
+    fmt::print(stderr, "  {}: {:.0f}%\n", path, 100.0 * static_cast<double>(done) / static_cast<double>(text.size()));
+    last_word = now;
+  });
+  write_token_file(path, ids);
+  return static_cast<int64_t>(ids.size());
+}
+
+}  // namespace
+
+int run_generate(const std::string& directory, const GenerateOptions& options, const MachineOptions& machine) {
+  watch_interrupts();
+  const auto tokenizer = load_tokenizer(directory);
+  if (!tokenizer) fail(directory + ": has no tokenizer (meta.json, tokenizer.json, or vocab.json and merges.txt)");
+  PlanRequest request;
+  request.batch = 1, request.seq_len = 1, request.training = false;
+  Session session = load_session(directory, request, machine);
+  generate_text(session, *tokenizer, options, machine);
+  return interrupted() ? 130 : 0;
+}
+
+int run_eval(const EvalOptions& o, const MachineOptions& machine) {
+  watch_interrupts();
+  const ModelSpec spec = read_model_spec(o.model_directory);
+  const TokenFile file(o.data, spec.vocab_size);
+  if (o.batch_size < 1 || o.sequence_length < 0) fail("batch_size and sequence_length must be positive");
+  PlanRequest request;
+  request.training = false;
+  request.seq_len = o.sequence_length > 0 ? o.sequence_length : std::min(spec.max_position_embeddings, file.size() - 1);
+  request.batch = std::min(o.batch_size, (file.size() - 1 + request.seq_len - 1) / std::max<int64_t>(request.seq_len, 1));
+  if (file.size() < 2) fail(o.data + ": has no token to predict");
+  Session session = load_session(o.model_directory, request, machine);
+  const auto engine = session.make_engine(machine);
+  const Evaluation e = evaluate(*engine, file, 0);
+  if (interrupted()) return 130;
+  fmt::print("loss {:.4f}  perplexity {:.2f}  on all {} predicted tokens of {} (windows of {})\n", e.loss, std::exp(e.loss), e.tokens,
+             o.data, request.seq_len);
+  return 0;
+}
+
+int run_prepare(const PrepareOptions& o) {
+  if (!(o.val_fraction >= 0 && o.val_fraction < 1)) fail("val_fraction: must be in [0, 1)");
+  const std::string text = read_text_file(o.input);
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) fail(o.input + ": has no text");
+  const auto tokenizer = tokenizer_for(o, text);
+  if (tokenizer->vocab_size() > 65536)
+    fail(fmt::format("{}: a vocabulary of {} does not fit the uint16 .bin format", o.tokenizer, tokenizer->vocab_size()));
+  ensure_writable_directory(o.out_dir);
+  const size_t cut = split_point(text, o.val_fraction);
+  const std::string_view all(text);
+  const int64_t train = encode_to(*tokenizer, all.substr(0, cut), o.out_dir + "/train.bin");
+  const int64_t val = encode_to(*tokenizer, all.substr(cut), o.out_dir + "/val.bin");
+  tokenizer->save(o.out_dir);
+  fmt::print("{}: {} of text, {} tokenizer with {} tokens\n  {}/train.bin  {} tokens\n  {}/val.bin    {} tokens\n", o.input,
+             format_bytes(static_cast<double>(text.size())), tokenizer->kind(), tokenizer->vocab_size(), o.out_dir, train, o.out_dir, val);
+  return 0;
+}
+
+}  // namespace megatrain

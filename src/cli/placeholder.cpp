@@ -1,1 +1,0 @@
-namespace megatrain { void placeholder() {} }

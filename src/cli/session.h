@@ -1,0 +1,66 @@
+#pragma once
+// defines: MachineOptions, Session — device, model and store of one command, put together in the order that
+// refuses bad input before memory is taken.
+
+#include <memory>
+#include <optional>
+
+#include "data/token_file.h"
+#include "data/tokenizer.h"
+#include "device/cpu/cpu_device.h"
+#include "engine/engine.h"
+#include "schedule/planner.h"
+
+namespace megatrain {
+
+/// The flags that every command shares.
+struct MachineOptions {
+  std::string memory_limit = "auto";
+  std::string residency = "auto";
+  int64_t threads = 0, micro_batch = 0;
+  bool serialize = false, poison = false;
+};
+
+struct Session {
+  std::unique_ptr<Model> model;
+  MemoryPlan plan;
+  std::unique_ptr<CpuDevice> device;
+  std::unique_ptr<HostStore> store;
+
+  /// Plans only: throws when the model does not fit. Nothing is allocated yet.
+  static Session plan_for(const ModelSpec& spec, PlanRequest request, const MachineOptions& machine);
+  /// Takes the store's memory.
+  void allocate(const MachineOptions& machine);
+  std::unique_ptr<Engine> make_engine(const MachineOptions& machine);
+  /// "124.4M parameters, CPU device with 2 threads (v3 kernels, OpenBLAS)".
+  std::string summary() const;
+};
+
+/// Mean loss over up to `max_batches` batches (0: all) of non-overlapping windows, the last one partial.
+struct Evaluation {
+  double loss = 0;
+  int64_t tokens = 0;
+};
+Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches);
+
+/// How to choose the next token.
+struct SamplingOptions {
+  double temperature = 1.0;  ///< 0: the most likely token
+  int64_t top_k = 0;         ///< 0: all
+  double top_p = 1.0;
+  int64_t seed = 1337;
+};
+int32_t sample_token(const float* logits, int64_t vocab_size, const SamplingOptions& options, uint64_t draw);
+
+struct GenerateOptions : SamplingOptions {
+  std::string prompt;
+  int64_t max_tokens = 200;
+};
+/// Prints prompt and continuation as they come. Stops at end-of-text. `session` must be allocated.
+void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& options, const MachineOptions& machine);
+
+/// True once Ctrl-C (or SIGTERM) came; a second one ends the process at once.
+bool interrupted();
+void watch_interrupts();
+
+}  // namespace megatrain

@@ -1,0 +1,53 @@
+#include "data/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/rng.h"
+
+namespace megatrain {
+namespace {
+constexpr uint64_t kShuffleStream = uint64_t{1} << 41, kOffsetStream = uint64_t{1} << 42;
+}
+
+uint64_t permute(uint64_t index, uint64_t n, uint64_t key) {
+  unsigned half = 1;
+  while ((uint64_t{1} << (2 * half)) < n) ++half;
+  const uint64_t mask = (uint64_t{1} << half) - 1;
+  do {
+    uint64_t left = index >> half, right = index & mask;
+    for (uint64_t round = 0; round < 4; ++round) {
+      const uint64_t next = left ^ (random_u64(key, kShuffleStream + round, right) & mask);
+      left = right, right = next;
+    }
+    index = (left << half) | right;
+  } while (index >= n);
+  return index;
+}
+
+Loader::Loader(const TokenFile& file, int64_t batch, int64_t seq_len, const std::string& sampling, uint64_t seed)
+    : file_(file), batch_(batch), seq_len_(seq_len), windows_((file.size() - 1) / seq_len), random_(sampling == "random"),
+      seed_(seed), window_(static_cast<size_t>(seq_len) + 1) {
+  if (windows_ < 1)
+    fail(fmt::format("{}: {} tokens are too few for sequence_length {}; it needs at least {}", file.path(), file.size(), seq_len,
+                     seq_len + 1));
+}
+
+int64_t Loader::start_of(uint64_t index) const {
+  const auto windows = static_cast<uint64_t>(windows_);
+  if (random_)
+    return static_cast<int64_t>(random_u64(seed_, kOffsetStream, index) % static_cast<uint64_t>(file_.size() - seq_len_));
+  return static_cast<int64_t>(permute(index % windows, windows, seed_ + 0x9E3779B9u * (index / windows))) * seq_len_;
+}
+
+void Loader::batch(int64_t step, int32_t* tokens, int32_t* targets) {
+  for (int64_t i = 0; i < batch_; ++i) {
+    file_.read(start_of(static_cast<uint64_t>(step * batch_ + i)), seq_len_ + 1, window_.data());
+    std::copy_n(window_.data(), seq_len_, tokens + i * seq_len_);
+    std::copy_n(window_.data() + 1, seq_len_, targets + i * seq_len_);
+  }
+}
+
+}  // namespace megatrain

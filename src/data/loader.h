@@ -1,0 +1,32 @@
+#pragma once
+// defines: Loader — batches as a pure function of (seed, step): nothing to save but the step.
+
+#include <string>
+#include <vector>
+
+#include "data/token_file.h"
+
+namespace megatrain {
+
+/// sampling "epoch": non-overlapping windows, shuffled anew each epoch without keeping a permutation in
+/// memory (gigaGPT's order, made resumable). "random": random offsets with replacement (nanoGPT).
+class Loader {
+ public:
+  Loader(const TokenFile& file, int64_t batch, int64_t seq_len, const std::string& sampling, uint64_t seed);
+  /// Fills tokens and targets [batch · seq_len] of optimizer step `step`.
+  void batch(int64_t step, int32_t* tokens, int32_t* targets);
+  int64_t windows() const { return windows_; }  ///< non-overlapping windows of one epoch
+
+ private:
+  int64_t start_of(uint64_t index) const;
+  const TokenFile& file_;
+  int64_t batch_, seq_len_, windows_;
+  bool random_;
+  uint64_t seed_;
+  std::vector<int32_t> window_;
+};
+
+/// Position `index` of a random permutation of [0, n) named by `key` (a Feistel network, cycle-walked).
+uint64_t permute(uint64_t index, uint64_t n, uint64_t key);
+
+}  // namespace megatrain

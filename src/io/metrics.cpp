@@ -1,0 +1,106 @@
+#include "io/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "io/file.h"
+
+namespace megatrain {
+namespace {
+
+int open_for_append(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) fail(fmt::format("{}: cannot create ({}); choose another out_dir", path, std::strerror(errno)));
+  return fd;
+}
+
+double wall_time() {
+  using namespace std::chrono;
+  return duration<double>(system_clock::now().time_since_epoch()).count();
+}
+
+template <class T>
+std::string raw(T v) {
+  std::string s(sizeof v, '\0');
+  std::memcpy(s.data(), &v, sizeof v);
+  return s;
+}
+
+// Protobuf wire format: varints, and fields of type 0 (varint), 1 (64 bit), 2 (bytes), 5 (32 bit).
+std::string varint(uint64_t v) {
+  std::string s;
+  for (; v >= 128; v >>= 7) s += static_cast<char>((v & 127) | 128);
+  return s + static_cast<char>(v);
+}
+
+std::string bytes_field(unsigned number, const std::string& body) {
+  return varint(number << 3 | 2) + varint(body.size()) + body;
+}
+
+std::string event(int64_t step, const std::string& payload) {
+  return varint(1 << 3 | 1) + raw(wall_time()) + varint(2 << 3) + varint(static_cast<uint64_t>(step)) + payload;
+}
+
+uint32_t masked_crc(const std::string& bytes) {
+  const uint32_t crc = crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+}  // namespace
+
+uint32_t crc32c(const std::string& bytes) {
+  static const auto table = [] {
+    std::array<uint32_t, 256> t{};
+    for (uint32_t i = 0; i < 256; ++i) {
+      uint32_t c = i;
+      for (int k = 0; k < 8; ++k) c = c & 1 ? 0x82f63b78u ^ (c >> 1) : c >> 1;
+      t[i] = c;
+    }
+    return t;
+  }();
+  uint32_t crc = ~0u;
+  for (char b : bytes) crc = table[(crc ^ static_cast<unsigned char>(b)) & 255] ^ (crc >> 8);
+  return ~crc;
+}
+
+MetricsFile::MetricsFile(const std::string& path) : path_(path), fd_(open_for_append(path)) {}
+MetricsFile::~MetricsFile() { ::close(fd_); }
+
+void MetricsFile::write(int64_t step, const Scalars& scalars) {
+  nlohmann::ordered_json line;
+  line["step"] = step;
+  for (const auto& [name, value] : scalars) line[name] = value;
+  const std::string text = line.dump() + "\n";
+  write_all(fd_, text.data(), static_cast<int64_t>(text.size()), path_);
+}
+
+TensorBoardWriter::TensorBoardWriter(const std::string& directory)
+    : path_(fmt::format("{}/events.out.tfevents.{}.megatrain", directory, static_cast<int64_t>(wall_time()))),
+      fd_(open_for_append(path_)) {
+  record(event(0, bytes_field(3, "brain.Event:2")));  // file_version
+}
+
+TensorBoardWriter::~TensorBoardWriter() { ::close(fd_); }
+
+void TensorBoardWriter::record(const std::string& body) {
+  const std::string length = raw(static_cast<uint64_t>(body.size()));
+  const std::string out = length + raw(masked_crc(length)) + body + raw(masked_crc(body));
+  write_all(fd_, out.data(), static_cast<int64_t>(out.size()), path_);
+}
+
+void TensorBoardWriter::write(int64_t step, const Scalars& scalars) {
+  std::string summary;  // Summary.value = 1; Value.tag = 1, Value.simple_value = 2
+  for (const auto& [name, value] : scalars)
+    summary += bytes_field(1, bytes_field(1, name) + varint(2 << 3 | 5) + raw(static_cast<float>(value)));
+  record(event(step, bytes_field(5, summary)));
+}
+
+}  // namespace megatrain

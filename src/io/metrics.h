@@ -1,0 +1,47 @@
+#pragma once
+// defines: MetricsFile (JSONL), TensorBoardWriter — what a run leaves behind about itself.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace megatrain {
+
+using Scalars = std::vector<std::pair<std::string, double>>;
+
+/// One JSON object a line, appended and flushed at once.
+class MetricsFile {
+ public:
+  explicit MetricsFile(const std::string& path);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+  void write(int64_t step, const Scalars& scalars);
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
+/// A TensorBoard event file: TFRecord framing (length, masked CRC32C) around Event protobufs, written by
+/// hand (tensorflow/core/util/event.proto).
+class TensorBoardWriter {
+ public:
+  /// Creates events.out.tfevents.<time>.megatrain in `directory`.
+  explicit TensorBoardWriter(const std::string& directory);
+  ~TensorBoardWriter();
+  TensorBoardWriter(const TensorBoardWriter&) = delete;
+  TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
+  void write(int64_t step, const Scalars& scalars);
+
+ private:
+  void record(const std::string& event);
+  std::string path_;
+  int fd_;
+};
+
+/// CRC-32C (Castagnoli), as TFRecord uses it.
+uint32_t crc32c(const std::string& bytes);
+
+}  // namespace megatrain

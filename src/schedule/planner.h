@@ -1,0 +1,41 @@
+#pragma once
+// defines: PlanRequest, MemoryPlan, plan_step — chooses how a step is cut so that it fits, before any
+// memory is taken, and says in numbers why not when it does not.
+
+#include <string>
+#include <vector>
+
+#include "schedule/builder.h"
+
+namespace megatrain {
+
+struct PlanRequest {
+  int64_t batch = 0, seq_len = 0;
+  int64_t micro_batch = 0;          ///< 0: planner chooses
+  std::string residency = "auto";   ///< auto | stream | resident
+  bool update_in_backward = false;
+  bool training = true;
+  DType compute = DType::f32;
+  int64_t device_limit = 0;         ///< bytes; 0: what the host has left (CPU device)
+  int64_t host_available = 0;       ///< bytes of host memory that may be taken
+  bool device_shares_host = true;   ///< the CPU device's memory is host memory too
+};
+
+struct MemoryLine {
+  std::string what;
+  Place place;
+  int64_t bytes;
+};
+
+struct MemoryPlan {
+  StepPlan step;
+  std::vector<MemoryLine> lines;  ///< device groups, then host groups
+  int64_t device_bytes = 0, device_limit = 0, host_bytes = 0, host_available = 0;
+};
+
+/// Largest micro-batch, wave and residency that fit. Throws Error with needed and present figures.
+MemoryPlan plan_step(const Model& model, const PlanRequest& request);
+/// The memory table as text, one line a group.
+std::string memory_table(const MemoryPlan& plan);
+
+}  // namespace megatrain
