@@ -121,6 +121,13 @@ StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, con
   return result;
 }
 
+double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens, const int32_t* targets,
+                            const StepSettings& settings) {
+  target_tokens_ = set_batch(tokens, targets);
+  executor_.run(schedule, memory_, Runner(*this, &settings), exec, &timeline_);
+  return loss_sum();
+}
+
 void Engine::finish_update() {
   if (!pending_.active) return;
   run(cached(kUpdate, true), nullptr);

@@ -52,6 +52,10 @@ class Engine {
   /// training = false and one micro-batch.
   const float* logits(const int32_t* tokens, int64_t position);
 
+  /// Runs a schedule of the caller's making over this engine's buffers (experiments, fault tests); returns
+  /// the sum of losses. Not checked: the caller does that.
+  double run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens, const int32_t* targets,
+                      const StepSettings& settings);
   /// Gradient of `unit` as the last train_step left it on the host, fp32, laid out as the unit. Overwritten
   /// by the next step; with update_in_backward only the last unit of each slab is still there.
   const float* host_gradient(int unit) const {

@@ -49,8 +49,13 @@ UnitView Engine::Runner::weights(int u) const {
 }
 
 UnitView Engine::Runner::gradient(int u) const {
-  return {&e_.model_.units()[static_cast<size_t>(u)], e_.memory_[static_cast<size_t>(e_.buffers_.gradient(u))],
+  const int layout = u < e_.model_.unit_count() ? u : 0;  // the tied embedding's part lies as unit 0 does
+  return {&e_.model_.units()[static_cast<size_t>(layout)], e_.memory_[static_cast<size_t>(e_.buffers_.gradient(u))],
           DType::f32};
+}
+
+Tensor Engine::Runner::whole_gradient(int u) const {
+  return {gradient(u).data, DType::f32, {gradient(u).layout->numel}};
 }
 
 Tensor Engine::Runner::activation(int layer, int m) const {
@@ -121,15 +126,17 @@ void Engine::Runner::compute(const Task& t, Stream& s) {
     case TaskKind::head_eval:
     case TaskKind::head_logits: return head(t, s);
     case TaskKind::zero_gradient:
-      return ctx.ops.fill_bytes(s, gradient(u).data, 0, model.units()[static_cast<size_t>(u)].numel * 4);
+      return ctx.ops.fill_bytes(s, gradient(u).data, 0, gradient(u).layout->numel * 4);
     case TaskKind::block_backward:
       return model.block().backward(ctx, layer, weights(u), micro_batch(t.micro), activation(layer, t.micro),
                                     top(t.micro), gradient(u));
     case TaskKind::embed_backward:
       return model.embedding().backward(ctx, micro_batch(t.micro), top(t.micro), gradient(u));
-    case TaskKind::gradient_norm:
-      return ctx.ops.sum(s, Tensor(gradient(u).data, DType::f32, {model.units()[static_cast<size_t>(u)].numel}),
-                         scalar(e_.buffers_.norm(u)), true);
+    case TaskKind::add_gradient: {
+      const Tensor sum = whole_gradient(u);
+      return ctx.ops.residual_add(s, sum, whole_gradient(e_.buffers_.embedding_gradient_unit()), sum, {});
+    }
+    case TaskKind::gradient_norm: return ctx.ops.sum(s, whole_gradient(u), scalar(e_.buffers_.norm(u)), true);
     default: throw std::logic_error("not a compute task");
   }
 }

@@ -16,6 +16,7 @@ class Engine::Runner {
   OpContext context(Stream& stream) const;
   UnitView weights(int u) const;
   UnitView gradient(int u) const;
+  Tensor whole_gradient(int u) const;
   Tensor activation(int layer, int m) const;
   Tensor scalar(int buffer) const;
   const Tensor top(int m) const { return activation(e_.model_.block_count(), m); }

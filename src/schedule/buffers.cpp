@@ -65,6 +65,10 @@ void StepBuffers::add_gradients(const Model& model, const StepPlan& plan) {
   gradient_.assign(static_cast<size_t>(model.unit_count()), -1);
   gradient_[0] = gradient_[static_cast<size_t>(head)] =
       add("gradient of embedding and head", "gradients", Place::device, model.max_end_numel() * 4);
+  if (model.spec().tied) {
+    embedding_gradient_unit_ = model.unit_count();
+    gradient_.push_back(add("gradient of embedding, apart", "gradients", Place::device, model.units()[0].numel * 4));
+  }
   // A gradient used up at once needs a slab only; one that waits for the norm or a wave, a place of its own.
   const bool slabs = plan.update_in_backward && plan.waves() == 1;
   int ring[2] = {-1, -1}, host_ring[2] = {-1, -1};

@@ -13,7 +13,7 @@ class Builder {
       : model_(model), plan_(plan), b_(buffers), lives_(buffers.list().size()) {
     s_.buffers = buffers.list();
     version_.assign(static_cast<size_t>(model.unit_count()), 0);
-    gradient_version_.assign(version_.size(), 0);
+    gradient_version_.assign(version_.size() + 1, 0);
     in_buffer_.assign(buffers.list().size(), -1);
     for (int u = 0; u < model.unit_count(); ++u) {
       initial(b_.host_weights(u)) = weights(u);
@@ -111,10 +111,13 @@ class Builder {
                  update(b_.activation(top, m), dactivation(l + 1, m), dactivation(l, m)), accumulate(u), scratch()});
       end_gradient(u);
     }
-    if (!model_.spec().tied) begin_gradient(0);
+    const int e = b_.embedding_gradient_unit();
+    begin_gradient(e);
     for (int m = first_; m < last_; ++m)
-      compute(TaskKind::embed_backward, 0, m,
-              {read(b_.tokens(m), tokens(m)), read(b_.activation(top, m), dactivation(0, m)), accumulate(0)});
+      compute(TaskKind::embed_backward, e, m,
+              {read(b_.tokens(m), tokens(m)), read(b_.activation(top, m), dactivation(0, m)), accumulate(e)});
+    if (e != 0 && last_ == micros())
+      compute(TaskKind::add_gradient, 0, -1, {read(b_.gradient(e), gradient(e, micros())), accumulate(0)});
     end_gradient(0);
   }
 
@@ -131,8 +134,8 @@ class Builder {
   static Content tokens(int m) { return {Holds::tokens, -1, m}; }
   Access scratch() const { return write(b_.work(), {Holds::scratch}); }
   Content& initial(int buffer) { return s_.buffers[static_cast<size_t>(buffer)].initial; }
-  // Micro-batches a finished gradient has seen: a tied unit gets them from the head and the embedding.
-  int full(int u) const { return u == 0 && model_.spec().tied ? 2 * micros() : micros(); }
+  // Additions that make a gradient whole: one a micro-batch, and for a tied unit the embedding's part.
+  int full(int u) const { return micros() + (u == 0 && model_.spec().tied); }
 
   // First wave: zeros. Later: the sum so far, which is still in the buffer or comes back from the host.
   void begin_gradient(int u) {

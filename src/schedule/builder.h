@@ -38,6 +38,10 @@ class StepBuffers {
   int weights(int unit) const { return weights_[static_cast<size_t>(unit)]; }
   bool resident(int unit) const { return resident_[static_cast<size_t>(unit)]; }
   int gradient(int unit) const { return gradient_[static_cast<size_t>(unit)]; }
+  /// Where the embedding's backward adds. A tied model sums the embedding's and the head's part apart and adds
+  /// them once, so that the order of addition does not depend on the number of waves; this pseudo-unit is
+  /// unit_count() then, else 0.
+  int embedding_gradient_unit() const { return embedding_gradient_unit_; }
   /// True when no other unit uses this unit's gradient buffer: it can keep the sum between waves.
   bool keeps_gradient(int unit) const;
   int host_weights(int unit) const { return host_weights_[static_cast<size_t>(unit)]; }
@@ -64,7 +68,7 @@ class StepBuffers {
   std::vector<Buffer> list_;
   std::vector<int> weights_, gradient_, host_weights_, host_gradient_, activation_;
   std::vector<bool> resident_;
-  int layers_ = 0;
+  int layers_ = 0, embedding_gradient_unit_ = 0;
   int64_t wave_size_ = 0;
   bool training_ = true;
   int tokens_ = -1, loss_ = -1, norm_ = -1, host_results_ = -1, work_ = -1, logits_ = -1, staging_ = -1;

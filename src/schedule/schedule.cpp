@@ -14,7 +14,7 @@ const char* name_of(Lane lane) {
 const char* name_of(TaskKind kind) {
   static const char* const names[] = {
       "optimize", "load_weights", "load_tokens", "load_gradient", "embed_forward", "block_forward", "head_loss", "head_eval",
-      "head_logits", "zero_gradient", "block_backward", "embed_backward", "gradient_norm", "offload_gradient",
+      "head_logits", "zero_gradient", "block_backward", "embed_backward", "add_gradient", "gradient_norm", "offload_gradient",
       "read_back"};
   return names[static_cast<size_t>(kind)];
 }

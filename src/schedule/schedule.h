@@ -27,6 +27,7 @@ enum class TaskKind : uint8_t {
   zero_gradient,     // compute
   block_backward,    // compute: recompute and backward
   embed_backward,    // compute
+  add_gradient,      // compute: tied model: gradient from the embedding += into the head's
   gradient_norm,     // compute: sum of squares of a finished gradient
   offload_gradient,  // d2h: gradient and its norm -> host
   read_back          // d2h: losses or logits -> host

@@ -1,0 +1,185 @@
+// The program as a person runs it: bad input gives one line and exit code 2; a small run works end to end.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/config.h"
+#include "core/error.h"
+#include "data/token_file.h"
+#include "model/layer_template.h"
+#include "io/file.h"
+#include "scratch.h"
+
+namespace megatrain {
+namespace {
+
+struct Cli : ::testing::Test {
+  ScratchDirectory d;
+  std::string config;
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "the quick brown fox jumps over the lazy dog. ";
+    d.write("text.txt", text);
+    ASSERT_EQ(run_command(megatrain_command("prepare " + d.file("text.txt") + " --out " + d.file("data"))).exit_code, 0);
+    config = d.write("c.yaml", "train_data: " + d.file("data/train.bin") + "\nval_data: " + d.file("data/val.bin") +
+                                   "\nhidden_size: 16\nnum_layers: 2\nnum_heads: 2\nsequence_length: 16\nbatch_size: 4\n"
+                                   "num_steps: 30\nlearning_rate: 1e-2\nthreads: 1\nmemory_limit: 64MiB\nout_dir: " + d.file("out") + "\n");
+  }
+  CommandResult train(const std::string& more = "") { return run_command(megatrain_command("train " + config + " " + more)); }
+  // One line, exit code 2, and the words that help.
+  void refused(const CommandResult& r, const std::string& words) {
+    EXPECT_EQ(r.exit_code, 2) << r.output;
+    EXPECT_EQ(std::count(r.output.begin(), r.output.end(), '\n'), 1) << r.output;
+    EXPECT_NE(r.output.find(words), std::string::npos) << r.output;
+    EXPECT_EQ(r.output.rfind("megatrain: ", 0), 0u) << r.output;
+  }
+};
+
+TEST_F(Cli, TrainsSavesEvaluatesAndGenerates) {
+  const CommandResult r = train("--num-steps 60 --sample-prompt 'the quick' --trace " + d.file("trace.json"));
+  ASSERT_EQ(r.exit_code, 0) << r.output;
+  EXPECT_NE(r.output.find("--- sample ---\nthe quick"), std::string::npos);
+  std::istringstream metrics(read_text_file(d.file("out/metrics.jsonl")));
+  double first = 0, last = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto j = nlohmann::json::parse(line);
+    if (!j.contains("loss")) continue;
+    if (first == 0) first = j["loss"];
+    last = j["loss"];
+  }
+  EXPECT_LT(last, 0.7 * first);
+  const auto trace = nlohmann::json::parse(read_text_file(d.file("trace.json")));
+  EXPECT_GT(trace["traceEvents"].size(), 30u);
+  const CommandResult e = run_command(megatrain_command("eval " + d.file("out/model") + " " + d.file("data/val.bin")));
+  EXPECT_EQ(e.exit_code, 0);
+  EXPECT_NE(e.output.find("perplexity"), std::string::npos) << e.output;
+  const std::string generate = "generate " + d.file("out/model") + " -p 'the lazy' -n 30 --seed 5";
+  const CommandResult a = run_command(megatrain_command(generate)), b = run_command(megatrain_command(generate));
+  EXPECT_EQ(a.exit_code, 0);
+  EXPECT_EQ(a.output, b.output);
+  EXPECT_EQ(a.output.size(), std::string("the lazy").size() + 30 + 1);
+  EXPECT_NE(run_command(megatrain_command(generate + "1 --top-k 1 --memory-limit 1MiB")).output, "");
+  const CommandResult go_on = train("--num-steps 3 --init-from " + d.file("out/model"));
+  EXPECT_EQ(go_on.exit_code, 0) << go_on.output;
+  EXPECT_NEAR(std::stod(go_on.output.substr(go_on.output.find("step 1/3  loss ") + 15)), last, 0.5 * last);
+  // The resolved options are a config of their own.
+  EXPECT_EQ(run_command(megatrain_command("train " + d.file("out/config.yaml") + " --num-steps 1 --trace ''")).exit_code, 0);
+}
+
+TEST_F(Cli, SameCommandSameModel) {
+  ASSERT_EQ(train("--out-dir " + d.file("a")).exit_code, 0);
+  ASSERT_EQ(train("--out-dir " + d.file("b") + " --residency stream --serialize --poison --threads 2").exit_code, 0);
+  EXPECT_EQ(read_text_file(d.file("a/model/model.safetensors")), read_text_file(d.file("b/model/model.safetensors")));
+}
+
+TEST_F(Cli, CtrlCSavesAndSaysHowToGoOn) {
+  const std::string command = megatrain_command("train " + config + " --num-steps 100000000 --log-interval 1000000");
+  const CommandResult r = run_command("timeout --preserve-status -s INT 2 " + command);
+  EXPECT_EQ(r.exit_code, 0) << r.output;
+  EXPECT_NE(r.output.find("--init-from " + d.file("out/model")), std::string::npos) << r.output;
+  EXPECT_TRUE(std::filesystem::exists(d.file("out/model/model.safetensors")));
+}
+
+TEST_F(Cli, MissingFiles) {
+  refused(run_command(megatrain_command("train /nonexistent.yaml")), "/nonexistent.yaml: cannot open");
+  refused(train("--train-data " + d.file("nope.bin") + " --vocab-size 50"), "nope.bin: cannot open");
+  refused(run_command(megatrain_command("prepare /nonexistent.txt --out " + d.file("x"))), "cannot open");
+  refused(run_command(megatrain_command("generate /nonexistent -p x")), "no tokenizer");
+  refused(run_command(megatrain_command("eval /nonexistent x.bin")), "cannot open");
+}
+TEST_F(Cli, TokenOutsideTheVocabulary) {
+  write_token_file(d.file("data/train.bin"), std::vector<int32_t>(1000, 999));
+  refused(train(), "token 999 at position 0 is outside the vocabulary");
+}
+TEST_F(Cli, OddByteCount) { d.write("data/train.bin", std::string(1001, '\1')); refused(train(), "1001 bytes, an odd number"); }
+TEST_F(Cli, EmptyText) {
+  for (const char* text : {"", " \n\t\n"})
+    refused(run_command(megatrain_command("prepare " + d.write("empty.txt", text) + " --out " + d.file("x"))), "has no text");
+}
+TEST_F(Cli, TooFewTokens) { write_token_file(d.file("data/train.bin"), {1, 2, 3}); refused(train(), "too few for sequence_length 16"); }
+TEST_F(Cli, NanLearningRate) {
+  refused(train("--learning-rate nan"), "learning_rate: nan is not a finite number");
+  refused(train("--learning-rate inf"), "not a finite number");
+}
+TEST_F(Cli, SequenceLongerThanPositions) {
+  refused(train("--max-position-embeddings 8"), "sequence_length: 16 tokens, but the model has 8 positions");
+  ASSERT_EQ(train("--num-steps 1").exit_code, 0);
+  refused(train("--sequence-length 32 --init-from " + d.file("out/model")), "the model has 16 positions");
+}
+TEST_F(Cli, HeadsNotDividingTheWidth) { refused(train("--num-heads 3"), "3 heads do not divide hidden_size 16"); }
+TEST_F(Cli, UnknownKeyAndFlag) {
+  d.write("c.yaml", "hiden_size: 16\n");
+  refused(train(), "c.yaml:1: unknown option 'hiden_size'; did you mean 'hidden_size'?");
+  d.write("c.yaml", "hidden_size: 16\n");
+  refused(train("--lerning-rate 3"), "did you mean '--learning-rate'?");
+}
+TEST_F(Cli, WrongTypes) {
+  for (const char* line : {"hidden_size: wide", "hidden_size: 1.5", "bias: perhaps", "learning_rate: fast", "activation: relu", "hidden_size: [1, 2]"}) {
+    d.write("c.yaml", line);
+    refused(train(), "c.yaml:1: ");
+  }
+  d.write("c.yaml", "hidden_size: 16\nhidden_size: 32\n");
+  refused(train(), "c.yaml:2: hidden_size is given twice");
+  d.write("c.yaml", "a: [1\n");
+  refused(train(), "not valid YAML");
+  d.write("c.yaml", "just text\n");
+  refused(train(), "a map of options was expected");
+}
+TEST_F(Cli, UnwritableOutput) {
+  d.write("file", "x");
+  refused(train("--out-dir " + d.file("file/below")), "cannot write there");
+  refused(train("--trace " + d.file("no/such/dir/t.json")), "cannot create");
+  refused(run_command(megatrain_command("prepare " + d.file("text.txt") + " --out " + d.file("file/below"))), "cannot write there");
+}
+TEST_F(Cli, ImpossibleRanges) {
+  refused(train("--batch-size 0"), "batch_size");
+  refused(train("--dropout 1"), "dropout");
+  refused(train("--micro-batch 9"), "micro_batch: 9 is more than batch_size 4");
+  refused(train("--memory-limit 8parsecs"), "memory_limit: cannot read");
+  refused(train("--memory-limit 10KiB"), "not enough device memory");
+  refused(train("--vocab-size 3"), "less than the");
+}
+TEST_F(Cli, CorruptModel) {
+  ASSERT_EQ(train("--num-steps 1").exit_code, 0);
+  const std::string path = d.file("out/model/model.safetensors");
+  const std::string whole = read_text_file(path);
+  d.write("out/model/model.safetensors", whole.substr(0, whole.size() / 2));
+  refused(run_command(megatrain_command("generate " + d.file("out/model") + " -p the")), "model.safetensors");
+  d.write("out/model/config.json", "{}");
+  refused(run_command(megatrain_command("generate " + d.file("out/model") + " -p the")), "config.json");
+}
+
+// Refused at once, with figures: a 64.9B model on a machine that lacks 1 TB.
+TEST_F(Cli, SeventyBillionParametersAreRefusedInNumbers) {
+  const CommandResult r = run_command(megatrain_command("train " MT_SOURCE_DIR "/configs/70b.yaml"));
+  refused(r, "64.86B parameters need");
+  for (const char* part : {"master weights 241.", "Adam moments 483.", "gradients 241.", "is available"})
+    EXPECT_NE(r.output.find(part), std::string::npos) << r.output;
+}
+
+TEST(Config, GigaGptSizesHaveTheirParameterCounts) {
+  const std::pair<const char*, double> sizes[] = {{"111m", 0.111}, {"1p3b", 1.316}, {"13b", 12.85}, {"70b", 64.9}, {"175b", 174.6}};
+  for (const auto& [name, billions] : sizes) {
+    const TrainConfig c = load_config(std::string(MT_SOURCE_DIR) + "/configs/" + name + ".yaml");
+    validate(c);
+    const auto model = make_model(model_spec(c, 0));
+    EXPECT_NEAR(static_cast<double>(model->parameter_count()) / 1e9, billions, 0.005 * billions) << name;
+  }
+  for (const char* name : {"quickstart", "shakespeare_char"})
+    EXPECT_NO_THROW(validate(load_config(std::string(MT_SOURCE_DIR) + "/configs/" + name + ".yaml"))) << name;
+}
+
+TEST(Config, YamlRoundTripsAndNearestIsNear) {
+  TrainConfig c;
+  c.hidden_size = 96, c.learning_rate = 1.25e-3, c.bias = false, c.sample_prompt = "a: \"b\" #c\n";
+  ScratchDirectory d;
+  const TrainConfig back = load_config(d.write("c.yaml", config_yaml(c)));
+  EXPECT_EQ(config_yaml(back), config_yaml(c));
+  EXPECT_EQ(nearest("lern_rate", {"learning_rate", "num_steps"}), "learning_rate");
+}
+
+}  // namespace
+}  // namespace megatrain
