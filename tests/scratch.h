@@ -44,6 +44,8 @@ inline CommandResult run_command(const std::string& command) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out};
 }
 
-inline std::string megatrain_command(const std::string& arguments) { return std::string(MT_BINARY) + " " + arguments; }
+inline std::string megatrain_command(const std::string& arguments) {
+  return std::string(MT_BINARY) + " " + arguments;
+}
 
 }  // namespace megatrain

@@ -9,8 +9,8 @@
 #include "cli/config.h"
 #include "core/error.h"
 #include "data/token_file.h"
-#include "model/layer_template.h"
 #include "io/file.h"
+#include "model/layer_template.h"
 #include "scratch.h"
 
 namespace megatrain {
@@ -23,12 +23,18 @@ struct Cli : ::testing::Test {
     std::string text;
     for (int i = 0; i < 400; ++i) text += "the quick brown fox jumps over the lazy dog. ";
     d.write("text.txt", text);
-    ASSERT_EQ(run_command(megatrain_command("prepare " + d.file("text.txt") + " --out " + d.file("data"))).exit_code, 0);
-    config = d.write("c.yaml", "train_data: " + d.file("data/train.bin") + "\nval_data: " + d.file("data/val.bin") +
-                                   "\nhidden_size: 16\nnum_layers: 2\nnum_heads: 2\nsequence_length: 16\nbatch_size: 4\n"
-                                   "num_steps: 30\nlearning_rate: 1e-2\nthreads: 1\nmemory_limit: 64MiB\nout_dir: " + d.file("out") + "\n");
+    ASSERT_EQ(run_command(megatrain_command("prepare " + d.file("text.txt") + " --out " + d.file("data")))
+                  .exit_code,
+              0);
+    config = d.write(
+        "c.yaml", "train_data: " + d.file("data/train.bin") + "\nval_data: " + d.file("data/val.bin") +
+                      "\nhidden_size: 16\nnum_layers: 2\nnum_heads: 2\nsequence_length: 16\nbatch_size: 4\n"
+                      "num_steps: 30\nlearning_rate: 1e-2\nthreads: 1\nmemory_limit: 64MiB\nout_dir: " +
+                      d.file("out") + "\n");
   }
-  CommandResult train(const std::string& more = "") { return run_command(megatrain_command("train " + config + " " + more)); }
+  CommandResult train(const std::string& more = "") {
+    return run_command(megatrain_command("train " + config + " " + more));
+  }
   // One line, exit code 2, and the words that help.
   void refused(const CommandResult& r, const std::string& words) {
     EXPECT_EQ(r.exit_code, 2) << r.output;
@@ -53,11 +59,13 @@ TEST_F(Cli, TrainsSavesEvaluatesAndGenerates) {
   EXPECT_LT(last, 0.7 * first);
   const auto trace = nlohmann::json::parse(read_text_file(d.file("trace.json")));
   EXPECT_GT(trace["traceEvents"].size(), 30u);
-  const CommandResult e = run_command(megatrain_command("eval " + d.file("out/model") + " " + d.file("data/val.bin")));
+  const CommandResult e =
+      run_command(megatrain_command("eval " + d.file("out/model") + " " + d.file("data/val.bin")));
   EXPECT_EQ(e.exit_code, 0);
   EXPECT_NE(e.output.find("perplexity"), std::string::npos) << e.output;
   const std::string generate = "generate " + d.file("out/model") + " -p 'the lazy' -n 30 --seed 5";
-  const CommandResult a = run_command(megatrain_command(generate)), b = run_command(megatrain_command(generate));
+  const CommandResult a = run_command(megatrain_command(generate)),
+                      b = run_command(megatrain_command(generate));
   EXPECT_EQ(a.exit_code, 0);
   EXPECT_EQ(a.output, b.output);
   EXPECT_EQ(a.output.size(), std::string("the lazy").size() + 30 + 1);
@@ -66,17 +74,23 @@ TEST_F(Cli, TrainsSavesEvaluatesAndGenerates) {
   EXPECT_EQ(go_on.exit_code, 0) << go_on.output;
   EXPECT_NEAR(std::stod(go_on.output.substr(go_on.output.find("step 1/3  loss ") + 15)), last, 0.5 * last);
   // The resolved options are a config of their own.
-  EXPECT_EQ(run_command(megatrain_command("train " + d.file("out/config.yaml") + " --num-steps 1 --trace ''")).exit_code, 0);
+  EXPECT_EQ(run_command(megatrain_command("train " + d.file("out/config.yaml") + " --num-steps 1 --trace ''"))
+                .exit_code,
+            0);
 }
 
 TEST_F(Cli, SameCommandSameModel) {
   ASSERT_EQ(train("--out-dir " + d.file("a")).exit_code, 0);
-  ASSERT_EQ(train("--out-dir " + d.file("b") + " --residency stream --serialize --poison --threads 2").exit_code, 0);
-  EXPECT_EQ(read_text_file(d.file("a/model/model.safetensors")), read_text_file(d.file("b/model/model.safetensors")));
+  ASSERT_EQ(
+      train("--out-dir " + d.file("b") + " --residency stream --serialize --poison --threads 2").exit_code,
+      0);
+  EXPECT_EQ(read_text_file(d.file("a/model/model.safetensors")),
+            read_text_file(d.file("b/model/model.safetensors")));
 }
 
 TEST_F(Cli, CtrlCSavesAndSaysHowToGoOn) {
-  const std::string command = megatrain_command("train " + config + " --num-steps 100000000 --log-interval 1000000");
+  const std::string command =
+      megatrain_command("train " + config + " --num-steps 100000000 --log-interval 1000000");
   const CommandResult r = run_command("timeout --preserve-status -s INT 2 " + command);
   EXPECT_EQ(r.exit_code, 0) << r.output;
   EXPECT_NE(r.output.find("--init-from " + d.file("out/model")), std::string::npos) << r.output;
@@ -94,12 +108,19 @@ TEST_F(Cli, TokenOutsideTheVocabulary) {
   write_token_file(d.file("data/train.bin"), std::vector<int32_t>(1000, 999));
   refused(train(), "token 999 at position 0 is outside the vocabulary");
 }
-TEST_F(Cli, OddByteCount) { d.write("data/train.bin", std::string(1001, '\1')); refused(train(), "1001 bytes, an odd number"); }
+TEST_F(Cli, OddByteCount) {
+  d.write("data/train.bin", std::string(1001, '\1'));
+  refused(train(), "1001 bytes, an odd number");
+}
 TEST_F(Cli, EmptyText) {
   for (const char* text : {"", " \n\t\n"})
-    refused(run_command(megatrain_command("prepare " + d.write("empty.txt", text) + " --out " + d.file("x"))), "has no text");
+    refused(run_command(megatrain_command("prepare " + d.write("empty.txt", text) + " --out " + d.file("x"))),
+            "has no text");
 }
-TEST_F(Cli, TooFewTokens) { write_token_file(d.file("data/train.bin"), {1, 2, 3}); refused(train(), "too few for sequence_length 16"); }
+TEST_F(Cli, TooFewTokens) {
+  write_token_file(d.file("data/train.bin"), {1, 2, 3});
+  refused(train(), "too few for sequence_length 16");
+}
 TEST_F(Cli, NanLearningRate) {
   refused(train("--learning-rate nan"), "learning_rate: nan is not a finite number");
   refused(train("--learning-rate inf"), "not a finite number");
@@ -109,7 +130,9 @@ TEST_F(Cli, SequenceLongerThanPositions) {
   ASSERT_EQ(train("--num-steps 1").exit_code, 0);
   refused(train("--sequence-length 32 --init-from " + d.file("out/model")), "the model has 16 positions");
 }
-TEST_F(Cli, HeadsNotDividingTheWidth) { refused(train("--num-heads 3"), "3 heads do not divide hidden_size 16"); }
+TEST_F(Cli, HeadsNotDividingTheWidth) {
+  refused(train("--num-heads 3"), "3 heads do not divide hidden_size 16");
+}
 TEST_F(Cli, UnknownKeyAndFlag) {
   d.write("c.yaml", "hiden_size: 16\n");
   refused(train(), "c.yaml:1: unknown option 'hiden_size'; did you mean 'hidden_size'?");
@@ -117,7 +140,8 @@ TEST_F(Cli, UnknownKeyAndFlag) {
   refused(train("--lerning-rate 3"), "did you mean '--learning-rate'?");
 }
 TEST_F(Cli, WrongTypes) {
-  for (const char* line : {"hidden_size: wide", "hidden_size: 1.5", "bias: perhaps", "learning_rate: fast", "activation: relu", "hidden_size: [1, 2]"}) {
+  for (const char* line : {"hidden_size: wide", "hidden_size: 1.5", "bias: perhaps", "learning_rate: fast",
+                           "activation: relu", "hidden_size: [1, 2]"}) {
     d.write("c.yaml", line);
     refused(train(), "c.yaml:1: ");
   }
@@ -132,7 +156,8 @@ TEST_F(Cli, UnwritableOutput) {
   d.write("file", "x");
   refused(train("--out-dir " + d.file("file/below")), "cannot write there");
   refused(train("--trace " + d.file("no/such/dir/t.json")), "cannot create");
-  refused(run_command(megatrain_command("prepare " + d.file("text.txt") + " --out " + d.file("file/below"))), "cannot write there");
+  refused(run_command(megatrain_command("prepare " + d.file("text.txt") + " --out " + d.file("file/below"))),
+          "cannot write there");
 }
 TEST_F(Cli, ImpossibleRanges) {
   refused(train("--batch-size 0"), "batch_size");
@@ -161,7 +186,8 @@ TEST_F(Cli, SeventyBillionParametersAreRefusedInNumbers) {
 }
 
 TEST(Config, GigaGptSizesHaveTheirParameterCounts) {
-  const std::pair<const char*, double> sizes[] = {{"111m", 0.111}, {"1p3b", 1.316}, {"13b", 12.85}, {"70b", 64.9}, {"175b", 174.6}};
+  const std::pair<const char*, double> sizes[] = {
+      {"111m", 0.111}, {"1p3b", 1.316}, {"13b", 12.85}, {"70b", 64.9}, {"175b", 174.6}};
   for (const auto& [name, billions] : sizes) {
     const TrainConfig c = load_config(std::string(MT_SOURCE_DIR) + "/configs/" + name + ".yaml");
     validate(c);

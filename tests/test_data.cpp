@@ -49,7 +49,8 @@ TEST(CodePoints, MalformedUtf8IsSeen) {
   EXPECT_EQ(next_code_point("a", 0), 1u);
   EXPECT_EQ(next_code_point("€", 0), 3u);
   EXPECT_EQ(next_code_point("😀", 0), 4u);
-  for (const char* bad : {"\x80", "\xc0\x80", "\xe2\x82", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf0\x80\x80\x80"})
+  for (const char* bad :
+       {"\x80", "\xc0\x80", "\xe2\x82", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf0\x80\x80\x80"})
     EXPECT_EQ(next_code_point(bad, 0), 0u);
 }
 
@@ -75,8 +76,11 @@ TEST(Bpe, IdsAreThoseOfTheTokenizersPackage) {
 
 TEST(Bpe, DamagedFilesAreRefused) {
   ScratchDirectory d;
-  for (const char* text : {"", "[]", "{", R"({"model":{"type":"WordPiece"}})", R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
-                           R"({"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}})"}) {
+  for (
+      const char* text :
+      {"", "[]", "{", R"({"model":{"type":"WordPiece"}})",
+       R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
+       R"({"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}})"}) {
     d.write("tokenizer.json", text);
     EXPECT_THROW(load_bpe_tokenizer(d.path), Error) << text;
   }
@@ -117,7 +121,8 @@ TEST(Loader, AnEpochSeesEveryWindowOnceAndEpochsDiffer) {
     for (size_t row = 0; row < 5; ++row) (step < 10 ? first_epoch : second_epoch).push_back(tokens[row * 20]);
   }
   EXPECT_NE(first_epoch, second_epoch);
-  for (const auto& e : {first_epoch, second_epoch}) EXPECT_EQ(std::set<int32_t>(e.begin(), e.end()).size(), 50u);
+  for (const auto& e : {first_epoch, second_epoch})
+    EXPECT_EQ(std::set<int32_t>(e.begin(), e.end()).size(), 50u);
   std::vector<int32_t> again(100);
   loader.batch(3, tokens.data(), targets.data());
   Loader(file, 5, 20, "epoch", 3).batch(3, again.data(), targets.data());

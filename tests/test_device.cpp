@@ -19,7 +19,9 @@ TEST(CpuStream, RunsInOrderAndAsynchronously) {
   CpuStream s("test", 2);
   std::atomic<bool> go{false};
   std::vector<int> order;
-  s.enqueue([&](ThreadPool&) { while (!go) std::this_thread::yield(); });
+  s.enqueue([&](ThreadPool&) {
+    while (!go) std::this_thread::yield();
+  });
   for (int i = 0; i < 3000; ++i) {  // more than the queue holds
     if (i == 500) go = true;
     s.enqueue([&order, i](ThreadPool&) { order.push_back(i); });
@@ -84,7 +86,8 @@ TEST(Arena, NamesWhatRanOut) {
     FAIL();
   } catch (const Error& e) {
     const std::string w = e.what();
-    for (const char* part : {"work", "2.00 KiB", "weights", "lower micro_batch"}) EXPECT_NE(w.find(part), std::string::npos) << w;
+    for (const char* part : {"work", "2.00 KiB", "weights", "lower micro_batch"})
+      EXPECT_NE(w.find(part), std::string::npos) << w;
   }
   a.seal();
   EXPECT_THROW(a.take("late", 1), std::logic_error);
@@ -112,10 +115,10 @@ TEST(Executor, WorkOfOneLaneOverlapsAnother) {
     static_cast<CpuStream&>(q).enqueue([](ThreadPool&) { std::this_thread::sleep_for(milliseconds(60)); });
   };
   ex.run(s, {}, sleep, {}, &t);
-  EXPECT_LT(t.spans[1].begin, t.spans[0].end);   // beside each other
-  EXPECT_GE(t.spans[2].begin, t.spans[1].end);   // behind its wait
+  EXPECT_LT(t.spans[1].begin, t.spans[0].end);  // beside each other
+  EXPECT_GE(t.spans[2].begin, t.spans[1].end);  // behind its wait
   ex.run(s, {}, sleep, {true, false}, &t);
-  EXPECT_GE(t.spans[1].begin, t.spans[0].end);   // serialized
+  EXPECT_GE(t.spans[1].begin, t.spans[0].end);  // serialized
   EXPECT_GE(t.busy(s, Lane::compute), 0.059);
 }
 
@@ -129,14 +132,16 @@ TEST(Executor, ErrorInATaskIsThrownAfterAllLanesEnded) {
     if (t.lane == Lane::h2d) static_cast<CpuStream&>(q).enqueue([](ThreadPool&) { fail("planted"); });
   };
   EXPECT_THROW(ex.run(s, {}, runner, {}, nullptr), Error);
-  EXPECT_NO_THROW(ex.run(s, {}, [](const Task&, Stream&) {}, {}, nullptr));
+  EXPECT_NO_THROW(ex.run(
+      s, {}, [](const Task&, Stream&) {}, {}, nullptr));
 }
 
 TEST(Units, ReadAndWrite) {
   EXPECT_EQ(parse_bytes("8GiB", "x"), int64_t{8} << 30);
   EXPECT_EQ(parse_bytes("1.5 GB", "x"), 1500000000);
   EXPECT_EQ(parse_bytes("auto", "x"), 0);
-  for (const char* bad : {"8 parsecs", "-3GiB", "GiB", "0"}) EXPECT_THROW(parse_bytes(bad, "x"), Error) << bad;
+  for (const char* bad : {"8 parsecs", "-3GiB", "GiB", "0"})
+    EXPECT_THROW(parse_bytes(bad, "x"), Error) << bad;
   EXPECT_EQ(format_bytes(1536.0 * 1024), "1.50 MiB");
   EXPECT_EQ(format_duration(3725), "1h 02m");
 }

@@ -13,8 +13,8 @@ namespace {
 class Equalities : public ::testing::TestWithParam<bool> {  // tied head or not
  protected:
   ModelSpec spec = tiny_spec(4, GetParam());
-  void expect_same(const StepPlan& a, const StepPlan& b, Engine::Options oa = {}, Engine::Options ob = {}, int ta = 2, int tb = 2,
-                   double clip = 0.5) {
+  void expect_same(const StepPlan& a, const StepPlan& b, Engine::Options oa = {}, Engine::Options ob = {},
+                   int ta = 2, int tb = 2, double clip = 0.5) {
     TinyRun x(spec, a, oa, ta), y(spec, b, ob, tb);
     EXPECT_EQ(x.train(4, clip), y.train(4, clip));
     EXPECT_EQ(x.state(), y.state());
@@ -52,7 +52,9 @@ TEST_P(Equalities, WavesChangeNothing) {
   }
 }
 
-TEST_P(Equalities, ThreadsChangeNothing) { expect_same(tiny_plan(), tiny_plan(), {}, {}, 1, 3); }
+TEST_P(Equalities, ThreadsChangeNothing) {
+  expect_same(tiny_plan(), tiny_plan(), {}, {}, 1, 3);
+}
 
 TEST_P(Equalities, UpdateInBackwardIsUpdateAfter) {
   StepPlan now = tiny_plan(), now_in_waves = tiny_plan();
@@ -95,8 +97,10 @@ TEST_P(Equalities, DropoutIsReproducedInTheRecompute) {
   run.train(1, 0);
   const float* g = run.engine->host_gradient(2);
   const auto& unit = run.model->units()[2];
-  for (const char* name : {"attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"}) {
-    const auto p = std::find_if(unit.parameters.begin(), unit.parameters.end(), [&](auto& q) { return q.name.ends_with(name); });
+  for (const char* name :
+       {"attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"}) {
+    const auto p = std::find_if(unit.parameters.begin(), unit.parameters.end(),
+                                [&](auto& q) { return q.name.ends_with(name); });
     const int64_t at = p->offset + p->numel / 3;
     double loss[2];
     const float h = 0.02f;
@@ -112,15 +116,17 @@ TEST_P(Equalities, DropoutIsReproducedInTheRecompute) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, Equalities, ::testing::Bool(), [](auto& p) { return p.param ? "Tied" : "Untied"; });
+INSTANTIATE_TEST_SUITE_P(Heads, Equalities, ::testing::Bool(),
+                         [](auto& p) { return p.param ? "Tied" : "Untied"; });
 
 TEST(LargerThanTheDevice, TrainsWithTenTimesTheWeightsOfItsMemory) {
-  ModelSpec spec = tiny_spec(120);
+  ModelSpec spec = tiny_spec(100);
   spec.hidden_size = 64, spec.intermediate_size = 256, spec.num_heads = 4;
   const auto model = make_model(spec);
   const int64_t weights = model->parameter_count() * 4;
   PlanRequest request;
-  request.batch = 2, request.seq_len = 8, request.device_limit = weights / 10, request.host_available = int64_t{1} << 32;
+  request.batch = 2, request.seq_len = 8, request.device_limit = weights / 10,
+  request.host_available = int64_t{1} << 32;
   const MemoryPlan plan = plan_step(*model, request);
   ASSERT_LE(plan.device_bytes, weights / 10);
   CpuDevice device(request.device_limit, 2);
@@ -183,7 +189,8 @@ TEST(Engine, EvaluationMatchesTrainingLossAndKeepsState) {
   TinyRun run(tiny_spec(), tiny_plan());
   run.train(2);
   const auto before = run.state();
-  const auto tokens = TinyRun::batch(run.model->spec(), run.engine->plan(), 9, 0), targets = TinyRun::batch(run.model->spec(), run.engine->plan(), 9, 1);
+  const auto tokens = TinyRun::batch(run.model->spec(), run.engine->plan(), 9, 0),
+             targets = TinyRun::batch(run.model->spec(), run.engine->plan(), 9, 1);
   const double sum = run.engine->evaluate(tokens.data(), targets.data());
   EXPECT_EQ(run.state(), before);
   StepSettings settings;

@@ -41,8 +41,11 @@ TEST(Safetensors, RoundTrip) {
 TEST(Safetensors, HalfPrecisionIsConverted) {
   ScratchDirectory d;
   const uint16_t v[] = {0x3c00, 0xc000, 0x0001, 0x3f80, 0xc000, 0x0000};  // F16: 1, -2, 2^-24; BF16: 1, -2, 0
-  d.write("x", container(R"({"h":{"dtype":"F16","shape":[3],"data_offsets":[0,6]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[6,12]}})",
-                         std::string(reinterpret_cast<const char*>(v), 12)));
+  d.write(
+      "x",
+      container(
+          R"({"h":{"dtype":"F16","shape":[3],"data_offsets":[0,6]},"b":{"dtype":"BF16","shape":[3],"data_offsets":[6,12]}})",
+          std::string(reinterpret_cast<const char*>(v), 12)));
   const SafetensorsFile f(d.file("x"));
   float h[3], b[3];
   f.read_f32(*f.find("h"), h), f.read_f32(*f.find("b"), b);
@@ -57,15 +60,22 @@ TEST(Safetensors, HalfPrecisionIsConverted) {
 TEST(Safetensors, DamagedFilesAreRefused) {
   ScratchDirectory d;
   const std::string bad[] = {
-      "", "short", container("{}", "x"), container("[]", ""), std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10),
+      "",
+      "short",
+      container("{}", "x"),
+      container("[]", ""),
+      std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10),
       container(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234"),
       container(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "1234"),
       container(R"({"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}})", "1234"),
       container(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", "1234"),
       container(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", ""),
-      container(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"),
+      container(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+          "1234"),
       container(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "12345678"),
-      container(R"({"a":5})", ""), container(R"({"a":{"dtype":"F32"}})", "")};
+      container(R"({"a":5})", ""),
+      container(R"({"a":{"dtype":"F32"}})", "")};
   for (const auto& content : bad) {
     d.write("x", content);
     EXPECT_THROW(SafetensorsFile(d.file("x")), Error) << content.substr(0, 90);
@@ -92,7 +102,9 @@ TEST_P(HuggingFace, SaveAndLoadIsBitExact) {
   EXPECT_EQ(other.weights(), run.weights());
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, HuggingFace, ::testing::Values(std::pair{true, true}, std::pair{false, true}, std::pair{true, false}));
+INSTANTIATE_TEST_SUITE_P(Shapes, HuggingFace,
+                         ::testing::Values(std::pair{true, true}, std::pair{false, true},
+                                           std::pair{true, false}));
 
 TEST(HuggingFaceDirectory, MismatchesAreNamed) {
   TinyRun run(tiny_spec(2), tiny_plan());
@@ -116,11 +128,13 @@ TEST(HuggingFaceDirectory, MismatchesAreNamed) {
 
 TEST(HuggingFaceDirectory, ConfigsThatChangeTheMathsAreRefused) {
   ScratchDirectory d;
-  const std::string good = R"("model_type":"gpt2","vocab_size":10,"n_positions":8,"n_embd":4,"n_layer":1,"n_head":2)";
+  const std::string good =
+      R"("model_type":"gpt2","vocab_size":10,"n_positions":8,"n_embd":4,"n_layer":1,"n_head":2)";
   d.write("config.json", "{" + good + "}");
   EXPECT_EQ(read_model_spec(d.path).intermediate_size, 16);
-  for (const char* extra : {R"(,"activation_function":"relu")", R"(,"scale_attn_by_inverse_layer_idx":true)", R"(,"scale_attn_weights":false)",
-                            R"(,"add_cross_attention":true)", R"(,"n_head":"two")"}) {
+  for (const char* extra :
+       {R"(,"activation_function":"relu")", R"(,"scale_attn_by_inverse_layer_idx":true)",
+        R"(,"scale_attn_weights":false)", R"(,"add_cross_attention":true)", R"(,"n_head":"two")"}) {
     d.write("config.json", "{" + good + extra + "}");
     EXPECT_THROW(read_model_spec(d.path), Error) << extra;
   }
@@ -133,7 +147,10 @@ TEST(HuggingFaceDirectory, ConfigsThatChangeTheMathsAreRefused) {
 TEST(DirectoryWriter, IsWholeOrAbsent) {
   ScratchDirectory d;
   const std::string target = d.file("model");
-  { DirectoryWriter w(target), &r = w; write_file_atomically(r.file("a"), "1"); }  // never committed
+  {
+    DirectoryWriter w(target), &r = w;
+    write_file_atomically(r.file("a"), "1");
+  }  // never committed
   EXPECT_FALSE(std::filesystem::exists(target));
   EXPECT_FALSE(std::filesystem::exists(target + ".tmp"));
   for (const char* content : {"first", "second"}) {

@@ -13,7 +13,8 @@ namespace megatrain {
 namespace {
 
 // Every 32-bit pattern, inf and NaN included, comes back. hi as a bf16 is the weight rounded to nearest
-// (half up in magnitude) for every finite value; only a NaN whose mantissa is all ones on top reads as 0 in hi.
+// (half up in magnitude) for every finite value; only a NaN whose mantissa is all ones on top reads as 0 in
+// hi.
 TEST(SplitFloat, IsExactForEveryPattern) {
   for (uint64_t bits = 0; bits <= 0xffffffffull; bits += 97) {
     const float x = bits_float(static_cast<uint32_t>(bits));
@@ -32,7 +33,8 @@ TEST(SplitFloat, IsExactForEveryPattern) {
 }
 
 struct Block {
-  explicit Block(int64_t n) : hi(static_cast<size_t>(n)), lo(hi.size()), m(hi.size()), v(hi.size()), g(hi.size()) {
+  explicit Block(int64_t n)
+      : hi(static_cast<size_t>(n)), lo(hi.size()), m(hi.size()), v(hi.size()), g(hi.size()) {
     for (size_t i = 0; i < hi.size(); ++i) {
       const SplitFloat s = split_float(static_cast<float>(random_uniform(1, 0, i) - 0.5) * 0.1f);
       hi[i] = s.hi, lo[i] = s.lo;
@@ -53,7 +55,8 @@ TEST(AdamW, SimdAndPortableAgreeBitwise) {
     ++sets;
     Block a(10007), b(10007);
     for (int i = 0; i < 5; ++i) {
-      cpu_kernels_for("base")->adamw(10007, a.hi.data(), a.lo.data(), a.m.data(), a.v.data(), a.g.data(), &step);
+      cpu_kernels_for("base")->adamw(10007, a.hi.data(), a.lo.data(), a.m.data(), a.v.data(), a.g.data(),
+                                     &step);
       k->adamw(10007, b.hi.data(), b.lo.data(), b.m.data(), b.v.data(), b.g.data(), &step);
     }
     EXPECT_EQ(a.hi, b.hi);
@@ -119,7 +122,8 @@ TEST(LearningRate, NanoGptAndGigaGptValues) {
 
 TEST(HostStore, InitialWeightsAreTheSameForAnyThreadCountAndHaveTheRightSpread) {
   ModelSpec spec;
-  spec.vocab_size = 500, spec.hidden_size = 64, spec.num_layers = 8, spec.num_heads = 4, spec.intermediate_size = 256;
+  spec.vocab_size = 500, spec.hidden_size = 64, spec.num_layers = 8, spec.num_heads = 4,
+  spec.intermediate_size = 256;
   spec.max_position_embeddings = 32;
   const auto model = make_model(spec);
   CpuDevice device(1 << 20, 1);

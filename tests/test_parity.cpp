@@ -26,7 +26,8 @@ class Parity : public ::testing::TestWithParam<std::tuple<const char*, int>> {
 TEST_P(Parity, LossAndEveryGradient) {
   StepPlan plan = golden.plan(std::get<1>(GetParam()));
   Engine engine(device, *golden.model, store, plan, {});
-  const StepResult r = engine.train_step(golden.ints("tokens", 0), golden.ints("targets", 0), golden.settings(0));
+  const StepResult r =
+      engine.train_step(golden.ints("tokens", 0), golden.ints("targets", 0), golden.settings(0));
   EXPECT_NEAR(r.loss, golden.values("loss")[0], 1e-5 * r.loss);
   for (int u = 0; u < golden.model->unit_count(); ++u)
     for (const Parameter& p : golden.model->units()[static_cast<size_t>(u)].parameters) {
@@ -40,7 +41,8 @@ TEST_P(Parity, TenAdamWSteps) {
   Engine engine(device, *golden.model, store, golden.plan(std::get<1>(GetParam())), {});
   const auto losses = golden.values("losses"), norms = golden.values("norms");
   for (int s = 0; s < golden.steps; ++s) {
-    const StepResult r = engine.train_step(golden.ints("tokens", s), golden.ints("targets", s), golden.settings(s));
+    const StepResult r =
+        engine.train_step(golden.ints("tokens", s), golden.ints("targets", s), golden.settings(s));
     EXPECT_NEAR(r.loss, losses[static_cast<size_t>(s)], kTolerance * r.loss) << "step " << s;
     EXPECT_NEAR(r.gradient_norm, norms[static_cast<size_t>(s)], kTolerance * r.gradient_norm) << "step " << s;
   }
@@ -71,7 +73,8 @@ TEST_P(Parity, Logits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpt2, Parity,
-                         ::testing::Combine(::testing::Values("gpt2_erf_tied", "gpt2_tanh_tied", "gpt2_erf_untied_nobias"),
+                         ::testing::Combine(::testing::Values("gpt2_erf_tied", "gpt2_tanh_tied",
+                                                              "gpt2_erf_untied_nobias"),
                                             ::testing::Values(4, 3)));
 
 }  // namespace

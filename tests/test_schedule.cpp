@@ -13,8 +13,12 @@ namespace {
 
 struct Built {
   explicit Built(StepPlan p = tiny_plan(4, 2), bool tied = true, bool pending = true)
-      : plan(p), model(make_model(tiny_spec(4, tied))), buffers(*model, plan),
-        schedule(build_train_step(*model, plan, buffers, {pending, std::vector<bool>(static_cast<size_t>(model->unit_count()), false)})) {}
+      : plan(p),
+        model(make_model(tiny_spec(4, tied))),
+        buffers(*model, plan),
+        schedule(build_train_step(
+            *model, plan, buffers,
+            {pending, std::vector<bool>(static_cast<size_t>(model->unit_count()), false)})) {}
   StepPlan plan;
   std::unique_ptr<Model> model;
   StepBuffers buffers;
@@ -28,7 +32,9 @@ struct Built {
   void expect_hazard(const std::string& words) {
     const auto found = check(schedule);
     ASSERT_FALSE(found.empty());
-    EXPECT_TRUE(std::any_of(found.begin(), found.end(), [&](auto& f) { return f.find(words) != std::string::npos; })) << found[0];
+    EXPECT_TRUE(std::any_of(found.begin(), found.end(), [&](auto& f) {
+      return f.find(words) != std::string::npos;
+    })) << found[0];
   }
 };
 
@@ -47,7 +53,8 @@ TEST(Check, BuiltSchedulesAreClean) {
     std::vector<bool> loaded(static_cast<size_t>(model->unit_count()), false);
     for (size_t u = 0; u < loaded.size(); ++u) loaded[u] = buffers.resident(static_cast<int>(u)) && pick(2);
     const StartState start{!p.update_in_backward && pick(2) == 1, loaded};
-    for (const Schedule& s : {build_train_step(*model, p, buffers, start), build_forward(*model, p, buffers, start, ForwardGoal::loss)}) {
+    for (const Schedule& s : {build_train_step(*model, p, buffers, start),
+                              build_forward(*model, p, buffers, start, ForwardGoal::loss)}) {
       const auto found = check(s);
       EXPECT_TRUE(found.empty()) << s.name << ": " << found[0];
     }
@@ -158,10 +165,12 @@ TEST(Check, NoWaitIsSuperfluous) {
 TEST(Schedule, LayerMajorWeightsCrossTheLinkTwiceWhateverM) {
   for (int64_t micro : {1, 2, 4}) {
     Built b(tiny_plan(4, micro));
-    const auto loads = std::count_if(b.schedule.tasks.begin(), b.schedule.tasks.end(), [](auto& t) { return t.kind == TaskKind::load_weights; });
+    const auto loads = std::count_if(b.schedule.tasks.begin(), b.schedule.tasks.end(),
+                                     [](auto& t) { return t.kind == TaskKind::load_weights; });
     // embedding + 4 blocks up, then the two blocks that are no longer there on the way down
     EXPECT_EQ(loads, 1 + 4 + 2);
-    const auto offloads = std::count_if(b.schedule.tasks.begin(), b.schedule.tasks.end(), [](auto& t) { return t.kind == TaskKind::offload_gradient; });
+    const auto offloads = std::count_if(b.schedule.tasks.begin(), b.schedule.tasks.end(),
+                                        [](auto& t) { return t.kind == TaskKind::offload_gradient; });
     EXPECT_EQ(offloads, 1 + 4);
   }
 }
@@ -189,7 +198,8 @@ TEST(Poison, UseAfterFreeIsNotFinite) {
     for (auto& t : b.schedule.tasks) t.waits.clear();  // indices moved; run serialized instead
     EXPECT_FALSE(check(b.schedule).empty());
     const auto tokens = TinyRun::batch(run.model->spec(), b.plan, 0, 0);
-    const double loss = run.engine->run_schedule(b.schedule, {true, poison}, tokens.data(), tokens.data(), {});
+    const double loss =
+        run.engine->run_schedule(b.schedule, {true, poison}, tokens.data(), tokens.data(), {});
     EXPECT_EQ(std::isfinite(loss), !poison) << loss;
   }
 }

@@ -30,7 +30,9 @@ struct TinyRun {
   static std::vector<int32_t> batch(const ModelSpec& spec, const StepPlan& plan, int step, int shift) {
     std::vector<int32_t> out(static_cast<size_t>(plan.batch * plan.seq_len));
     for (size_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<int32_t>(random_u32(11, static_cast<uint64_t>(step), i + static_cast<size_t>(shift)) % static_cast<uint32_t>(spec.vocab_size));
+      out[i] =
+          static_cast<int32_t>(random_u32(11, static_cast<uint64_t>(step), i + static_cast<size_t>(shift)) %
+                               static_cast<uint32_t>(spec.vocab_size));
     return out;
   }
 
@@ -57,7 +59,8 @@ struct TinyRun {
     for (int u = 0; u < model->unit_count(); ++u) {
       const UnitState& s = store.unit(u);
       for (int64_t i = 0; i < model->units()[static_cast<size_t>(u)].numel; ++i)
-        for (uint32_t bits : {static_cast<uint32_t>(s.hi[i]) << 16 | s.lo[i], float_bits(s.m[i]), float_bits(s.v[i])})
+        for (uint32_t bits :
+             {static_cast<uint32_t>(s.hi[i]) << 16 | s.lo[i], float_bits(s.m[i]), float_bits(s.v[i])})
           out.push_back(bits);
     }
     return out;

@@ -26,15 +26,18 @@ struct TrainArguments {
 // Every field of TrainConfig is a flag; values stay text until set_field has seen the config file.
 void add_train(CLI::App& app, TrainArguments& args, int& result, const std::string& command_line) {
   CLI::App* sub = app.add_subcommand("train", "Train a model: megatrain train CONFIG [--option value ...]");
-  sub->add_option("config", args.config_path, "YAML file; every option below is also a key in it")->required();
+  sub->add_option("config", args.config_path, "YAML file; every option below is also a key in it")
+      ->required();
   TrainConfig defaults;
   for_each_field(defaults, [&](const FieldInfo& info, auto& member) {
     args.overrides.emplace_back(info.name, "");
     std::string help = info.help;
     if (*info.choices) help += fmt::format("{}[{}]", help.empty() ? "" : " ", info.choices);
     auto* option = sub->add_option(flag_names(info.name), args.overrides.back().second, help)
-                       ->group(info.section)->default_str(fmt::format("{}", member));
-    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, bool>) option->expected(0, 1)->default_str("true");
+                       ->group(info.section)
+                       ->default_str(fmt::format("{}", member));
+    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, bool>)
+      option->expected(0, 1)->default_str("true");
   });
   sub->callback([&args, &result, sub, command_line] {
     TrainConfig config = load_config(args.config_path);
@@ -48,7 +51,8 @@ void add_train(CLI::App& app, TrainArguments& args, int& result, const std::stri
 }
 
 void add_machine(CLI::App* sub, MachineOptions& m) {
-  sub->add_option("--memory-limit,--memory_limit", m.memory_limit, "device memory to use, e.g. 512MiB")->default_str("auto");
+  sub->add_option("--memory-limit,--memory_limit", m.memory_limit, "device memory to use, e.g. 512MiB")
+      ->default_str("auto");
   sub->add_option("--threads", m.threads, "threads; 0: all cores");
 }
 
@@ -57,9 +61,15 @@ void add_generate(CLI::App& app, std::string& directory, GenerateOptions& o, Mac
   sub->add_option("model", directory, "model directory")->required();
   sub->add_option("-p,--prompt", o.prompt, "text to continue")->required();
   sub->add_option("-n,--max-tokens", o.max_tokens, "tokens to add")->capture_default_str();
-  sub->add_option("-t,--temperature", o.temperature, "0: the most likely token")->capture_default_str()->check(CLI::NonNegativeNumber);
-  sub->add_option("--top-k", o.top_k, "keep the k most likely tokens; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
-  sub->add_option("--top-p", o.top_p, "keep the most likely tokens up to this probability")->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  sub->add_option("-t,--temperature", o.temperature, "0: the most likely token")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--top-k", o.top_k, "keep the k most likely tokens; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--top-p", o.top_p, "keep the most likely tokens up to this probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   sub->add_option("--seed", o.seed, "same seed, same text")->capture_default_str();
   add_machine(sub, m);
   sub->callback([&] { result = run_generate(directory, o, m); });
@@ -69,7 +79,9 @@ void add_eval(CLI::App& app, EvalOptions& o, MachineOptions& m, int& result) {
   CLI::App* sub = app.add_subcommand("eval", "Loss and perplexity of a saved model over a whole .bin");
   sub->add_option("model", o.model_directory, "model directory")->required();
   sub->add_option("data", o.data, "tokens, a .bin")->required();
-  sub->add_option("--sequence-length,--sequence_length", o.sequence_length, "window; 0: the model's positions")->capture_default_str();
+  sub->add_option("--sequence-length,--sequence_length", o.sequence_length,
+                  "window; 0: the model's positions")
+      ->capture_default_str();
   sub->add_option("--batch-size,--batch_size", o.batch_size, "windows at a time")->capture_default_str();
   add_machine(sub, m);
   sub->callback([&] { result = run_eval(o, m); });
@@ -79,8 +91,11 @@ void add_prepare(CLI::App& app, PrepareOptions& o, int& result) {
   CLI::App* sub = app.add_subcommand("prepare", "Turn a text file into train.bin and val.bin");
   sub->add_option("input", o.input, "UTF-8 text file")->required();
   sub->add_option("-o,--out", o.out_dir, "directory for train.bin, val.bin and the tokenizer")->required();
-  sub->add_option("--tokenizer", o.tokenizer, "byte, char, a tokenizer.json, or a directory with vocab.json and merges.txt")->capture_default_str();
-  sub->add_option("--val-fraction", o.val_fraction, "share of the text, at its end, for val.bin")->capture_default_str();
+  sub->add_option("--tokenizer", o.tokenizer,
+                  "byte, char, a tokenizer.json, or a directory with vocab.json and merges.txt")
+      ->capture_default_str();
+  sub->add_option("--val-fraction", o.val_fraction, "share of the text, at its end, for val.bin")
+      ->capture_default_str();
   sub->callback([&] { result = run_prepare(o); });
 }
 
@@ -93,7 +108,8 @@ std::string with_suggestion(const CLI::App& app, const std::string& message, int
     for (int i = 2; i < argc; ++i) {
       const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
       if (word.rfind("--", 0) == 0 && std::find(names.begin(), names.end(), word) == names.end())
-        return fmt::format("{}: unknown option '{}'; did you mean '{}'?", sub->get_name(), word, nearest(word, names));
+        return fmt::format("{}: unknown option '{}'; did you mean '{}'?", sub->get_name(), word,
+                           nearest(word, names));
     }
   }
   return message;
@@ -102,7 +118,9 @@ std::string with_suggestion(const CLI::App& app, const std::string& message, int
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
-  CLI::App app{"megatrain: trains language models larger than the GPU's memory, at full precision, on one machine", "megatrain"};
+  CLI::App app{
+      "megatrain: trains language models larger than the GPU's memory, at full precision, on one machine",
+      "megatrain"};
   app.set_version_flag("--version", "megatrain " MT_VERSION);
   app.require_subcommand(1);
   std::string command_line;

@@ -7,7 +7,8 @@
 namespace megatrain {
 
 int run_train(const TrainConfig& config, const std::string& command_line);
-int run_generate(const std::string& model_directory, const GenerateOptions& options, const MachineOptions& machine);
+int run_generate(const std::string& model_directory, const GenerateOptions& options,
+                 const MachineOptions& machine);
 
 struct EvalOptions {
   std::string model_directory, data;

@@ -16,10 +16,18 @@
 namespace megatrain {
 namespace {
 
-std::string text_of(const std::string& v) { return v; }
-std::string text_of(bool v) { return v ? "true" : "false"; }
-std::string text_of(int64_t v) { return std::to_string(v); }
-std::string text_of(double v) { return fmt::format("{}", v); }
+std::string text_of(const std::string& v) {
+  return v;
+}
+std::string text_of(bool v) {
+  return v ? "true" : "false";
+}
+std::string text_of(int64_t v) {
+  return std::to_string(v);
+}
+std::string text_of(double v) {
+  return fmt::format("{}", v);
+}
 
 bool parse(const std::string& text, std::string& out) {
   out = text;
@@ -45,10 +53,14 @@ bool parse(std::string text, double& out) {
 
 template <class T>
 const char* type_name() {
-  if constexpr (std::is_same_v<T, bool>) return "true or false";
-  else if constexpr (std::is_same_v<T, int64_t>) return "a whole number";
-  else if constexpr (std::is_same_v<T, double>) return "a number";
-  else return "text";
+  if constexpr (std::is_same_v<T, bool>)
+    return "true or false";
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return "a whole number";
+  else if constexpr (std::is_same_v<T, double>)
+    return "a number";
+  else
+    return "text";
 }
 
 bool is_choice(const std::string& value, const std::string& choices) {
@@ -83,7 +95,8 @@ std::string nearest(const std::string& name, const std::vector<std::string>& can
                            [&](auto& a, auto& b) { return edit_distance(name, a) < edit_distance(name, b); });
 }
 
-void set_field(TrainConfig& config, const std::string& name, const std::string& value, const std::string& where) {
+void set_field(TrainConfig& config, const std::string& name, const std::string& value,
+               const std::string& where) {
   bool found = false;
   std::vector<std::string> names;
   for_each_field(config, [&](const FieldInfo& info, auto& member) {
@@ -91,11 +104,13 @@ void set_field(TrainConfig& config, const std::string& name, const std::string& 
     if (name != info.name) return;
     found = true;
     if (!parse(value, member))
-      fail(fmt::format("{}: {}: '{}' is not {}", where, name, value, type_name<std::decay_t<decltype(member)>>()));
+      fail(fmt::format("{}: {}: '{}' is not {}", where, name, value,
+                       type_name<std::decay_t<decltype(member)>>()));
     if (!is_choice(text_of(member), info.choices))
       fail(fmt::format("{}: {}: '{}' is not one of {}", where, name, value, info.choices));
   });
-  if (!found) fail(fmt::format("{}: unknown option '{}'; did you mean '{}'?", where, name, nearest(name, names)));
+  if (!found)
+    fail(fmt::format("{}: unknown option '{}'; did you mean '{}'?", where, name, nearest(name, names)));
 }
 
 TrainConfig load_config(const std::string& path) {
@@ -130,16 +145,19 @@ void validate(const TrainConfig& c) {
   require(c.num_steps >= 0, fmt::format("num_steps: {} must not be negative", c.num_steps));
   require(c.learning_rate >= 0, fmt::format("learning_rate: {} must not be negative", c.learning_rate));
   require(c.warmup_steps >= 0, fmt::format("warmup_steps: {} must not be negative", c.warmup_steps));
-  require(c.adam_beta1 >= 0 && c.adam_beta1 < 1 && c.adam_beta2 >= 0 && c.adam_beta2 < 1, "adam_beta1, adam_beta2: must be in [0, 1)");
+  require(c.adam_beta1 >= 0 && c.adam_beta1 < 1 && c.adam_beta2 >= 0 && c.adam_beta2 < 1,
+          "adam_beta1, adam_beta2: must be in [0, 1)");
   require(c.adam_epsilon > 0, "adam_epsilon: must be positive");
   require(c.weight_decay >= 0, "weight_decay: must not be negative");
   require(c.max_gradient_norm >= 0, "max_gradient_norm: must not be negative; 0 means no clipping");
   require(c.log_interval > 0, "log_interval: must be at least 1");
-  require(c.micro_batch >= 0 && c.threads >= 0, "micro_batch, threads: must not be negative; 0 means automatic");
-  require(c.eval_interval >= 0 && c.eval_batches >= 0 && c.save_interval >= 0, "eval_interval, eval_batches, save_interval: must not be negative");
+  require(c.micro_batch >= 0 && c.threads >= 0,
+          "micro_batch, threads: must not be negative; 0 means automatic");
+  require(c.eval_interval >= 0 && c.eval_batches >= 0 && c.save_interval >= 0,
+          "eval_interval, eval_batches, save_interval: must not be negative");
   require(c.max_position_embeddings == 0 || c.sequence_length <= c.max_position_embeddings,
-          fmt::format("sequence_length: {} tokens, but the model has {} positions (max_position_embeddings)", c.sequence_length,
-                      c.max_position_embeddings));
+          fmt::format("sequence_length: {} tokens, but the model has {} positions (max_position_embeddings)",
+                      c.sequence_length, c.max_position_embeddings));
 }
 
 ModelSpec model_spec(const TrainConfig& c, int64_t data_vocab_size) {
@@ -153,7 +171,8 @@ ModelSpec model_spec(const TrainConfig& c, int64_t data_vocab_size) {
   s.activation = c.activation == "gelu" ? Activation::gelu : Activation::gelu_tanh;
   s.bias = c.bias, s.tied = c.tie_word_embeddings;
   if (s.vocab_size == 0)
-    fail("vocab_size: not set, and the data has no tokenizer beside it that would say; set it (GPT-2: 50257)");
+    fail(
+        "vocab_size: not set, and the data has no tokenizer beside it that would say; set it (GPT-2: 50257)");
   return s;
 }
 
@@ -166,7 +185,8 @@ std::string config_table(const TrainConfig& config) {
   for_each_field(config, [&](const FieldInfo& info, const auto& member) {
     if (section != info.section) out += fmt::format("  {}\n", section = info.section);
     const std::string value = text_of(member);
-    out += fmt::format("  {} {:<26}{}\n", value == standard[i] ? " " : "*", info.name, value.empty() ? "-" : value);
+    out += fmt::format("  {} {:<26}{}\n", value == standard[i] ? " " : "*", info.name,
+                       value.empty() ? "-" : value);
     ++i;
   });
   return out;

@@ -88,7 +88,8 @@ template <class Config, class F>
 void for_each_field(Config& config, F&& f) {
   const char* section = "";
 #define MT_SECTION(text) section = text;
-#define MT_FIELD(type, name, default_value, choices, help) f(FieldInfo{section, #name, choices, help}, config.name);
+#define MT_FIELD(type, name, default_value, choices, help) \
+  f(FieldInfo{section, #name, choices, help}, config.name);
   MEGATRAIN_TRAIN_OPTIONS(MT_SECTION, MT_FIELD)
 #undef MT_SECTION
 #undef MT_FIELD
@@ -97,7 +98,8 @@ void for_each_field(Config& config, F&& f) {
 /// Reads a flat YAML map. Unknown keys and wrong types are refused with the nearest valid name.
 TrainConfig load_config(const std::string& path);
 /// Sets one option from text; `where` starts the error ("config.yaml", "--flag").
-void set_field(TrainConfig& config, const std::string& name, const std::string& value, const std::string& where);
+void set_field(TrainConfig& config, const std::string& name, const std::string& value,
+               const std::string& where);
 /// Range checks that need no file or memory.
 void validate(const TrainConfig& config);
 /// The model the config asks for, given the data's vocabulary (0: unknown).

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 namespace megatrain {
 namespace {
 
-Session load_session(const std::string& directory, const PlanRequest& request, const MachineOptions& machine) {
+Session load_session(const std::string& directory, const PlanRequest& request,
+                     const MachineOptions& machine) {
   Session s = Session::plan_for(read_model_spec(directory), request, machine);
   s.allocate(machine);
   load_weights(directory, *s.model, *s.store);
@@ -38,7 +39,10 @@ std::unique_ptr<Tokenizer> tokenizer_for(const PrepareOptions& o, const std::str
   if (o.tokenizer == "byte") return make_byte_tokenizer();
   if (o.tokenizer == "char") return make_char_tokenizer(text);
   if (!fs::exists(o.tokenizer))
-    fail(fmt::format("tokenizer: '{}' is neither byte nor char nor a tokenizer.json or a directory with vocab.json and merges.txt", o.tokenizer));
+    fail(
+        fmt::format("tokenizer: '{}' is neither byte nor char nor a tokenizer.json or a directory with "
+                    "vocab.json and merges.txt",
+                    o.tokenizer));
   return load_bpe_tokenizer(o.tokenizer);
 }
 
@@ -48,7 +52,8 @@ int64_t encode_to(const Tokenizer& tokenizer, std::string_view text, const std::
   tokenizer.encode(text, ids, [&](size_t done) {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_word < std::chrono::seconds(2)) return;
-    fmt::print(stderr, "  {}: {:.0f}%\n", path, 100.0 * static_cast<double>(done) / static_cast<double>(text.size()));
+    fmt::print(stderr, "  {}: {:.0f}%\n", path,
+               100.0 * static_cast<double>(done) / static_cast<double>(text.size()));
     last_word = now;
   });
   write_token_file(path, ids);
@@ -57,10 +62,12 @@ int64_t encode_to(const Tokenizer& tokenizer, std::string_view text, const std::
 
 }  // namespace
 
-int run_generate(const std::string& directory, const GenerateOptions& options, const MachineOptions& machine) {
+int run_generate(const std::string& directory, const GenerateOptions& options,
+                 const MachineOptions& machine) {
   watch_interrupts();
   const auto tokenizer = load_tokenizer(directory);
-  if (!tokenizer) fail(directory + ": has no tokenizer (meta.json, tokenizer.json, or vocab.json and merges.txt)");
+  if (!tokenizer)
+    fail(directory + ": has no tokenizer (meta.json, tokenizer.json, or vocab.json and merges.txt)");
   PlanRequest request;
   request.batch = 1, request.seq_len = 1, request.training = false;
   Session session = load_session(directory, request, machine);
@@ -75,15 +82,17 @@ int run_eval(const EvalOptions& o, const MachineOptions& machine) {
   if (o.batch_size < 1 || o.sequence_length < 0) fail("batch_size and sequence_length must be positive");
   PlanRequest request;
   request.training = false;
-  request.seq_len = o.sequence_length > 0 ? o.sequence_length : std::min(spec.max_position_embeddings, file.size() - 1);
-  request.batch = std::min(o.batch_size, (file.size() - 1 + request.seq_len - 1) / std::max<int64_t>(request.seq_len, 1));
+  request.seq_len =
+      o.sequence_length > 0 ? o.sequence_length : std::min(spec.max_position_embeddings, file.size() - 1);
+  request.batch =
+      std::min(o.batch_size, (file.size() - 1 + request.seq_len - 1) / std::max<int64_t>(request.seq_len, 1));
   if (file.size() < 2) fail(o.data + ": has no token to predict");
   Session session = load_session(o.model_directory, request, machine);
   const auto engine = session.make_engine(machine);
   const Evaluation e = evaluate(*engine, file, 0);
   if (interrupted()) return 130;
-  fmt::print("loss {:.4f}  perplexity {:.2f}  on all {} predicted tokens of {} (windows of {})\n", e.loss, std::exp(e.loss), e.tokens,
-             o.data, request.seq_len);
+  fmt::print("loss {:.4f}  perplexity {:.2f}  on all {} predicted tokens of {} (windows of {})\n", e.loss,
+             std::exp(e.loss), e.tokens, o.data, request.seq_len);
   return 0;
 }
 
@@ -93,15 +102,19 @@ int run_prepare(const PrepareOptions& o) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) fail(o.input + ": has no text");
   const auto tokenizer = tokenizer_for(o, text);
   if (tokenizer->vocab_size() > 65536)
-    fail(fmt::format("{}: a vocabulary of {} does not fit the uint16 .bin format", o.tokenizer, tokenizer->vocab_size()));
+    fail(fmt::format("{}: a vocabulary of {} does not fit the uint16 .bin format", o.tokenizer,
+                     tokenizer->vocab_size()));
   ensure_writable_directory(o.out_dir);
   const size_t cut = split_point(text, o.val_fraction);
   const std::string_view all(text);
   const int64_t train = encode_to(*tokenizer, all.substr(0, cut), o.out_dir + "/train.bin");
-  const int64_t val = encode_to(*tokenizer, all.substr(cut), o.out_dir + "/val.bin");
+  fmt::print("{}: {} of text, {} tokenizer with {} tokens\n  {}/train.bin  {} tokens\n", o.input,
+             format_bytes(static_cast<double>(text.size())), tokenizer->kind(), tokenizer->vocab_size(),
+             o.out_dir, train);
+  if (cut < text.size())
+    fmt::print("  {0}/val.bin    {1} tokens\n", o.out_dir,
+               encode_to(*tokenizer, all.substr(cut), o.out_dir + "/val.bin"));
   tokenizer->save(o.out_dir);
-  fmt::print("{}: {} of text, {} tokenizer with {} tokens\n  {}/train.bin  {} tokens\n  {}/val.bin    {} tokens\n", o.input,
-             format_bytes(static_cast<double>(text.size())), tokenizer->kind(), tokenizer->vocab_size(), o.out_dir, train, o.out_dir, val);
   return 0;
 }
 

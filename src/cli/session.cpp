@@ -29,7 +29,9 @@ void on_interrupt(int signal) {
 
 }  // namespace
 
-bool interrupted() { return interrupt_count > 0; }
+bool interrupted() {
+  return interrupt_count > 0;
+}
 
 void watch_interrupts() {
   std::signal(SIGINT, on_interrupt);
@@ -40,7 +42,8 @@ Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const Mach
   Session s;
   s.model = make_model(spec);
   if (request.seq_len > spec.max_position_embeddings)
-    fail(fmt::format("sequence_length: {} tokens, but the model has {} positions", request.seq_len, spec.max_position_embeddings));
+    fail(fmt::format("sequence_length: {} tokens, but the model has {} positions", request.seq_len,
+                     spec.max_position_embeddings));
   request.micro_batch = machine.micro_batch, request.residency = machine.residency;
   request.device_limit = parse_bytes(machine.memory_limit, "memory_limit");
   request.host_available = available_host_memory() / 10 * 9;  // the rest is the system's
@@ -72,7 +75,8 @@ Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches) 
   const int64_t windows = (predicted + t - 1) / t;
   int64_t batches = (windows + b - 1) / b;
   if (max_batches > 0) batches = std::min(batches, max_batches);
-  std::vector<int32_t> tokens(static_cast<size_t>(b * t)), targets(tokens.size()), window(static_cast<size_t>(t) + 1);
+  std::vector<int32_t> tokens(static_cast<size_t>(b * t)), targets(tokens.size()),
+      window(static_cast<size_t>(t) + 1);
   Evaluation result;
   auto last_word = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < batches && !interrupted(); ++i) {
@@ -98,12 +102,14 @@ Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches) 
 int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& o, uint64_t draw) {
   std::vector<int32_t> order(static_cast<size_t>(vocab));
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  std::sort(order.begin(), order.end(),
+            [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   if (o.temperature <= 0) return order[0];
   auto keep = static_cast<size_t>(o.top_k > 0 ? std::min(o.top_k, vocab) : vocab);
   std::vector<double> p(keep);
   double total = 0;
-  for (size_t i = 0; i < keep; ++i) total += p[i] = std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / o.temperature);
+  for (size_t i = 0; i < keep; ++i)
+    total += p[i] = std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / o.temperature);
   double kept = 0;
   for (size_t i = 0; i < keep; ++i) {
     kept += p[i];
@@ -115,16 +121,19 @@ int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& 
   return order[keep - 1];
 }
 
-void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& o, const MachineOptions& machine) {
+void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& o,
+                   const MachineOptions& machine) {
   std::vector<int32_t> ids;
   tokenizer.encode(o.prompt, ids);
   if (ids.empty()) fail("prompt: is empty; give at least one character to continue");
   const int64_t vocab = session.model->spec().vocab_size;
   if (tokenizer.vocab_size() > vocab)
-    fail(fmt::format("the tokenizer has {} tokens, the model {}; they do not belong together", tokenizer.vocab_size(), vocab));
+    fail(fmt::format("the tokenizer has {} tokens, the model {}; they do not belong together",
+                     tokenizer.vocab_size(), vocab));
   PlanRequest request;
   request.batch = 1, request.training = false;
-  request.seq_len = std::min(session.model->spec().max_position_embeddings, static_cast<int64_t>(ids.size()) + o.max_tokens);
+  request.seq_len = std::min(session.model->spec().max_position_embeddings,
+                             static_cast<int64_t>(ids.size()) + o.max_tokens);
   const MemoryPlan plan = Session::plan_for(session.model->spec(), request, machine).plan;
   Engine engine(*session.device, *session.model, *session.store, plan.step, {});
   const auto window = static_cast<size_t>(request.seq_len);
@@ -134,7 +143,8 @@ void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateO
     const size_t used = std::min(ids.size(), window);
     std::copy(ids.end() - static_cast<std::ptrdiff_t>(used), ids.end(), context.begin());
     const float* logits = engine.logits(context.data(), static_cast<int64_t>(used) - 1);
-    const int32_t next = sample_token(logits, std::min(vocab, tokenizer.vocab_size()), o, static_cast<uint64_t>(n));
+    const int32_t next =
+        sample_token(logits, std::min(vocab, tokenizer.vocab_size()), o, static_cast<uint64_t>(n));
     if (next == tokenizer.end_of_text()) break;
     ids.push_back(next);
     fmt::print("{}", tokenizer.decode(next));

@@ -57,7 +57,8 @@ struct GenerateOptions : SamplingOptions {
   int64_t max_tokens = 200;
 };
 /// Prints prompt and continuation as they come. Stops at end-of-text. `session` must be allocated.
-void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& options, const MachineOptions& machine);
+void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& options,
+                   const MachineOptions& machine);
 
 /// True once Ctrl-C (or SIGTERM) came; a second one ends the process at once.
 bool interrupted();

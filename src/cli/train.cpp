@@ -22,7 +22,9 @@ namespace megatrain {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 MachineOptions machine_of(const TrainConfig& c) {
   return {c.memory_limit, c.residency, c.threads, c.micro_batch, c.serialize, c.poison};
@@ -31,7 +33,8 @@ MachineOptions machine_of(const TrainConfig& c) {
 /// One training run from resolved config to saved model.
 class Trainer {
  public:
-  Trainer(const TrainConfig& config, std::string command_line) : c_(config), command_line_(std::move(command_line)) {}
+  Trainer(const TrainConfig& config, std::string command_line)
+      : c_(config), command_line_(std::move(command_line)) {}
 
   int run() {
     prepare();
@@ -47,29 +50,37 @@ class Trainer {
   void prepare() {
     validate(c_);
     if (c_.train_data.empty()) fail("train_data: not set; name a .bin made by 'megatrain prepare'");
-    tokenizer_ = load_tokenizer(fs::path(c_.train_data).parent_path().string().empty() ? "." : fs::path(c_.train_data).parent_path().string());
-    ModelSpec spec = c_.init_from.empty() ? model_spec(c_, tokenizer_ ? tokenizer_->vocab_size() : 0) : read_model_spec(c_.init_from);
+    tokenizer_ = load_tokenizer(fs::path(c_.train_data).parent_path().string().empty()
+                                    ? "."
+                                    : fs::path(c_.train_data).parent_path().string());
+    ModelSpec spec = c_.init_from.empty() ? model_spec(c_, tokenizer_ ? tokenizer_->vocab_size() : 0)
+                                          : read_model_spec(c_.init_from);
     if (!c_.init_from.empty()) spec.dropout = c_.dropout;
     PlanRequest request;
     request.batch = c_.batch_size, request.seq_len = c_.sequence_length;
     request.update_in_backward = c_.max_gradient_norm == 0;
     session_ = Session::plan_for(spec, request, machine_of(c_));
     if (tokenizer_ && tokenizer_->vocab_size() > spec.vocab_size)
-      fail(fmt::format("vocab_size: {} is less than the {} tokens of the data's tokenizer", spec.vocab_size, tokenizer_->vocab_size()));
+      fail(fmt::format("vocab_size: {} is less than the {} tokens of the data's tokenizer", spec.vocab_size,
+                       tokenizer_->vocab_size()));
     train_ = std::make_unique<TokenFile>(c_.train_data, spec.vocab_size);
     if (!c_.val_data.empty()) val_ = std::make_unique<TokenFile>(c_.val_data, spec.vocab_size);
-    loader_ = std::make_unique<Loader>(*train_, c_.batch_size, c_.sequence_length, c_.sampling, static_cast<uint64_t>(c_.seed));
+    loader_ = std::make_unique<Loader>(*train_, c_.batch_size, c_.sequence_length, c_.sampling,
+                                       static_cast<uint64_t>(c_.seed));
     ensure_writable_directory(c_.out_dir);
-    if (!c_.trace.empty()) write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end
+    if (!c_.trace.empty())
+      write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end
   }
 
   void announce() const {
     fmt::print("options (* differs from the default)\n{}\n", config_table(c_));
     const StepPlan& p = session_.plan.step;
     const int blocks = session_.model->block_count();
-    fmt::print("plan: {} sequences x {} tokens a step, {} micro-batch{} of {}, {} wave{}; weights of {} of {} blocks resident\n",
-               p.batch, p.seq_len, p.micro_batches(), p.micro_batches() == 1 ? "" : "es", p.micro_batch, p.waves(),
-               p.waves() == 1 ? "" : "s", p.resident_blocks, blocks);
+    fmt::print(
+        "plan: {} sequences x {} tokens a step, {} micro-batch{} of {}, {} wave{}; weights of {} of {} "
+        "blocks resident\n",
+        p.batch, p.seq_len, p.micro_batches(), p.micro_batches() == 1 ? "" : "es", p.micro_batch, p.waves(),
+        p.waves() == 1 ? "" : "s", p.resident_blocks, blocks);
     fmt::print("{}data: {} has {} tokens, {} windows an epoch\n", memory_table(session_.plan), c_.train_data,
                format_count(static_cast<double>(train_->size())), loader_->windows());
   }
@@ -78,8 +89,10 @@ class Trainer {
     session_.allocate(machine_of(c_));
     fmt::print("model: {}\n", session_.summary());
     ThreadPool pool(session_.device->threads());
-    if (c_.init_from.empty()) session_.store->initialize(static_cast<uint64_t>(c_.seed), pool);
-    else load_weights(c_.init_from, *session_.model, *session_.store);
+    if (c_.init_from.empty())
+      session_.store->initialize(static_cast<uint64_t>(c_.seed), pool);
+    else
+      load_weights(c_.init_from, *session_.model, *session_.store);
     engine_ = session_.make_engine(machine_of(c_));
     if (engine_->arena().used() != session_.plan.device_bytes)
       throw std::logic_error("the arena holds other than the memory table says");
@@ -92,8 +105,9 @@ class Trainer {
   }
 
   double learning_rate() const {
-    LrSchedule s{c_.lr_schedule, c_.learning_rate, c_.min_learning_rate < 0 ? c_.learning_rate / 10 : c_.min_learning_rate,
-                 c_.warmup_steps, c_.decay_steps < 0 ? c_.num_steps - c_.warmup_steps : c_.decay_steps};
+    LrSchedule s{c_.lr_schedule, c_.learning_rate,
+                 c_.min_learning_rate < 0 ? c_.learning_rate / 10 : c_.min_learning_rate, c_.warmup_steps,
+                 c_.decay_steps < 0 ? c_.num_steps - c_.warmup_steps : c_.decay_steps};
     return learning_rate_at(s, step_);
   }
 
@@ -107,7 +121,8 @@ class Trainer {
     account(r);
     const int64_t done = step_ + 1;
     log(r, settings.optimizer.learning_rate);
-    if (!c_.trace.empty() && done > c_.num_steps - c_.trace_steps) trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done));
+    if (!c_.trace.empty() && done > c_.num_steps - c_.trace_steps)
+      trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done));
     check_finite(r);
     if (val_ && c_.eval_interval > 0 && done % c_.eval_interval == 0 && done < c_.num_steps) validate_now();
     if (c_.save_interval > 0 && done % c_.save_interval == 0 && done < c_.num_steps) save();
@@ -126,17 +141,21 @@ class Trainer {
     if (!first && !last && (step_ + 1) % c_.log_interval != 0 && elapsed < 10) return;
     const double speed = static_cast<double>(since_line_.tokens) / elapsed;
     std::string busy;
-    Scalars scalars = {{"loss", r.loss}, {"learning_rate", lr}, {"gradient_norm", r.gradient_norm}, {"tokens_per_second", speed}};
+    Scalars scalars = {{"loss", r.loss},
+                       {"learning_rate", lr},
+                       {"gradient_norm", r.gradient_norm},
+                       {"tokens_per_second", speed}};
     for (int lane = 0; lane < kLanes; ++lane) {
       const char* name = name_of(static_cast<Lane>(lane));
       const double share = 100 * since_line_.busy[lane] / since_line_.seconds;
       busy += fmt::format(" {} {:.0f}%", name, share);
       scalars.emplace_back(fmt::format("busy_{}", name), share);
     }
-    const double eta = seconds_since(started_) / static_cast<double>(step_ + 1) * static_cast<double>(c_.num_steps - step_ - 1);
+    const double eta = seconds_since(started_) / static_cast<double>(step_ + 1) *
+                       static_cast<double>(c_.num_steps - step_ - 1);
     fmt::print("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.3f}  {} tok/s  busy{}  eta {}\n", step_ + 1,
-               std::to_string(c_.num_steps).size(), c_.num_steps, r.loss, lr, r.gradient_norm, format_count(speed), busy,
-               format_duration(eta));
+               std::to_string(c_.num_steps).size(), c_.num_steps, r.loss, lr, r.gradient_norm,
+               format_count(speed), busy, format_duration(eta));
     std::fflush(stdout);
     metrics_->write(step_ + 1, scalars);
     tensorboard_->write(step_ + 1, scalars);
@@ -147,19 +166,24 @@ class Trainer {
   void check_finite(const StepResult& r) {
     skipped_ = r.applied ? 0 : skipped_ + 1;
     if (r.applied) return;
-    fmt::print(stderr, "step {}: loss {} or gradient norm {} is not finite; the update was dropped, weights are unchanged\n",
-               step_ + 1, r.loss, r.gradient_norm);
+    fmt::print(
+        stderr,
+        "step {}: loss {} or gradient norm {} is not finite; the update was dropped, weights are unchanged\n",
+        step_ + 1, r.loss, r.gradient_norm);
     if (skipped_ <= c_.max_skipped_steps) return;
     save();
-    fail(fmt::format("{} steps in a row were not finite; the last good weights are in {}/model; lower learning_rate or check the data",
-                     skipped_, c_.out_dir));
+    fail(
+        fmt::format("{} steps in a row were not finite; the last good weights are in {}/model; lower "
+                    "learning_rate or check the data",
+                    skipped_, c_.out_dir));
   }
 
   void validate_now() {
     const Clock::time_point start = Clock::now();
     const Evaluation e = evaluate(*engine_, *val_, c_.eval_batches);
-    fmt::print("validation after step {}: loss {:.4f}, perplexity {:.2f} on {} tokens\n", step_ + (step_ < c_.num_steps), e.loss,
-               std::exp(e.loss), format_count(static_cast<double>(e.tokens)));
+    fmt::print("validation after step {}: loss {:.4f}, perplexity {:.2f} on {} tokens\n",
+               step_ + (step_ < c_.num_steps), e.loss, std::exp(e.loss),
+               format_count(static_cast<double>(e.tokens)));
     const Scalars scalars = {{"val_loss", e.loss}, {"val_perplexity", std::exp(e.loss)}};
     metrics_->write(std::min(step_ + 1, c_.num_steps), scalars);
     tensorboard_->write(std::min(step_ + 1, c_.num_steps), scalars);
@@ -180,11 +204,15 @@ class Trainer {
     save();
     if (!c_.trace.empty()) trace_.write(c_.trace);
     if (interrupted()) {
-      fmt::print("\nstopped after step {}; the model is in {}/model. To go on from these weights (optimizer state is not kept):\n"
-                 "  {} --init-from {}/model\n", step_, c_.out_dir, command_line_, c_.out_dir);
+      fmt::print(
+          "\nstopped after step {}; the model is in {}/model. To go on from these weights (optimizer state "
+          "is not kept):\n"
+          "  {} --init-from {}/model\n",
+          step_, c_.out_dir, command_line_, c_.out_dir);
       return;
     }
-    fmt::print("saved {}/model after {} steps, {}\n", c_.out_dir, step_, format_duration(seconds_since(started_)));
+    fmt::print("saved {}/model after {} steps, {}\n", c_.out_dir, step_,
+               format_duration(seconds_since(started_)));
     if (c_.sample_prompt.empty() || !tokenizer_) return;
     engine_.reset();
     fmt::print("\n--- sample ---\n");

@@ -14,11 +14,16 @@ constexpr int64_t size_of(DType t) {
 
 constexpr const char* name_of(DType t) {
   switch (t) {
-    case DType::f32: return "fp32";
-    case DType::bf16: return "bf16";
-    case DType::u16: return "u16";
-    case DType::i32: return "i32";
-    case DType::f64: return "fp64";
+    case DType::f32:
+      return "fp32";
+    case DType::bf16:
+      return "bf16";
+    case DType::u16:
+      return "u16";
+    case DType::i32:
+      return "i32";
+    case DType::f64:
+      return "fp64";
   }
   return "?";
 }

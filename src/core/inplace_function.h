@@ -14,8 +14,8 @@ class InplaceFunction {
  public:
   InplaceFunction() = default;
   template <class F>
-    requires(!std::is_same_v<std::decay_t<F>, InplaceFunction>)
-  InplaceFunction(F&& f) {  // NOLINT(google-explicit-constructor): mirrors std::function
+  requires(!std::is_same_v<std::decay_t<F>, InplaceFunction>)
+      InplaceFunction(F&& f) {  // NOLINT(google-explicit-constructor): mirrors std::function
     using Fn = std::decay_t<F>;
     static_assert(sizeof(Fn) <= Capacity, "closure too large: raise InplaceFunction's capacity");
     static_assert(alignof(Fn) <= alignof(std::max_align_t));

@@ -24,16 +24,16 @@ class ThreadPool {
 
   template <class F>
   void parallel_for(int64_t n, F&& f) {
-    run(n, [](void* c, int64_t i) { (*static_cast<std::remove_reference_t<F>*>(c))(i); },
+    run(
+        n, [](void* c, int64_t i) { (*static_cast<std::remove_reference_t<F>*>(c))(i); },
         const_cast<void*>(static_cast<const void*>(&f)));
   }
 
   /// Splits [0, n) into ranges of `grain` items and calls f(begin, end) for each.
   template <class F>
   void parallel_ranges(int64_t n, int64_t grain, F&& f) {
-    parallel_for((n + grain - 1) / grain, [&](int64_t i) {
-      f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n);
-    });
+    parallel_for((n + grain - 1) / grain,
+                 [&](int64_t i) { f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n); });
   }
 
  private:

@@ -44,10 +44,23 @@ int64_t parse_bytes(const std::string& text, const std::string& option) {
   for (char c : text.substr(value < 0 ? 0 : used))
     if (!std::isspace(static_cast<unsigned char>(c)))
       unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  static const struct { const char* name; double scale; } units[] = {
-      {"", 1},         {"b", 1},      {"k", 1024.0},        {"kib", 1024.0},        {"kb", 1e3},
-      {"m", 1048576.}, {"mb", 1e6},   {"mib", 1048576.0},   {"g", 1073741824.0},    {"gb", 1e9},
-      {"gib", 1073741824.0},          {"t", 1099511627776.0}, {"tb", 1e12}, {"tib", 1099511627776.0}};
+  static const struct {
+    const char* name;
+    double scale;
+  } units[] = {{"", 1},
+               {"b", 1},
+               {"k", 1024.0},
+               {"kib", 1024.0},
+               {"kb", 1e3},
+               {"m", 1048576.},
+               {"mb", 1e6},
+               {"mib", 1048576.0},
+               {"g", 1073741824.0},
+               {"gb", 1e9},
+               {"gib", 1073741824.0},
+               {"t", 1099511627776.0},
+               {"tb", 1e12},
+               {"tib", 1099511627776.0}};
   if (value > 0 && std::isfinite(value))
     for (const auto& u : units)
       if (unit == u.name) return static_cast<int64_t>(value * u.scale);

@@ -19,7 +19,8 @@ namespace megatrain {
 namespace {
 
 // GPT-2's pattern with \s written out as Unicode White_Space: PCRE2's own \s differs (U+180E).
-#define WS "\\t\\n\\v\\f\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define WS \
+  "\\t\\n\\v\\f\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 constexpr const char* kPattern =
     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "])|[" WS "]+";
 
@@ -28,7 +29,8 @@ class Splitter {
   Splitter() {
     int error = 0;
     PCRE2_SIZE at = 0;
-    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
+    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
+                          PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
     if (!code_) throw std::logic_error("the pre-tokenizer's pattern does not compile");
     pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
   }
@@ -45,8 +47,10 @@ class Splitter {
     for (size_t at = 0; at < text.size();) {
       const int rc = pcre2_match(code_, subject, text.size(), at, options, match.get(), nullptr);
       options = PCRE2_NO_UTF_CHECK;
-      if (rc < 0) fail(rc == PCRE2_ERROR_NOMATCH ? "tokenizer: text left over after splitting"
-                                                 : fmt::format("tokenizer: the text is not valid UTF-8 or too complex (PCRE2 error {})", rc));
+      if (rc < 0)
+        fail(rc == PCRE2_ERROR_NOMATCH
+                 ? "tokenizer: text left over after splitting"
+                 : fmt::format("tokenizer: the text is not valid UTF-8 or too complex (PCRE2 error {})", rc));
       const PCRE2_SIZE* o = pcre2_get_ovector_pointer(match.get());
       piece(text.substr(o[0], o[1] - o[0]), o[1]);
       at = o[1];
@@ -82,7 +86,8 @@ class BpeTokenizer : public Tokenizer {
     for (const auto& [token, id] : vocab.items()) ids[token] = id.get<int32_t>();
     build_bytes(ids);
     for (const auto& [token, id] : ids) set_token(id, undo_byte_characters(token));
-    for (size_t rank = 0; rank < merges.size(); ++rank) add_merge(ids, merges[rank], static_cast<int32_t>(rank));
+    for (size_t rank = 0; rank < merges.size(); ++rank)
+      add_merge(ids, merges[rank], static_cast<int32_t>(rank));
     for (const auto& a : added) {
       set_token(a.at("id").get<int32_t>(), a.at("content").get<std::string>());
       if (a.at("content") == "<|endoftext|>") end_of_text_ = a.at("id").get<int32_t>();
@@ -94,7 +99,8 @@ class BpeTokenizer : public Tokenizer {
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
   int32_t end_of_text() const override { return end_of_text_; }
 
-  void encode(std::string_view text, std::vector<int32_t>& ids, const std::function<void(size_t)>& progress) const override {
+  void encode(std::string_view text, std::vector<int32_t>& ids,
+              const std::function<void(size_t)>& progress) const override {
     std::unordered_map<std::string, std::vector<int32_t>> cache;
     size_t pieces = 0;
     splitter_.split(text, [&](std::string_view piece, size_t end) {
@@ -127,7 +133,9 @@ class BpeTokenizer : public Tokenizer {
   struct Merge {
     int32_t rank, id;
   };
-  static uint64_t key(int32_t a, int32_t b) { return (static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32) | static_cast<uint32_t>(b); }
+  static uint64_t key(int32_t a, int32_t b) {
+    return (static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32) | static_cast<uint32_t>(b);
+  }
 
   void set_token(int32_t id, std::string bytes) {
     if (id < 0 || id > 10'000'000) fail(source_ + ": a token id is out of range");
@@ -139,7 +147,8 @@ class BpeTokenizer : public Tokenizer {
     const auto table = byte_characters();
     for (size_t b = 0; b < 256; ++b) {
       const auto it = ids.find(table[b]);
-      if (it == ids.end()) fail(fmt::format("{}: byte {} has no token; not a byte-level BPE vocabulary", source_, b));
+      if (it == ids.end())
+        fail(fmt::format("{}: byte {} has no token; not a byte-level BPE vocabulary", source_, b));
       byte_ids_[b] = it->second;
       to_byte_[table[b]] = static_cast<char>(b);
     }
@@ -156,10 +165,12 @@ class BpeTokenizer : public Tokenizer {
     return out;
   }
 
-  void add_merge(const std::unordered_map<std::string, int32_t>& ids, const std::pair<std::string, std::string>& m, int32_t rank) {
+  void add_merge(const std::unordered_map<std::string, int32_t>& ids,
+                 const std::pair<std::string, std::string>& m, int32_t rank) {
     const auto a = ids.find(m.first), b = ids.find(m.second), both = ids.find(m.first + m.second);
     if (a == ids.end() || b == ids.end() || both == ids.end())
-      fail(fmt::format("{}: merge '{} {}' uses a token that the vocabulary lacks", source_, m.first, m.second));
+      fail(fmt::format("{}: merge '{} {}' uses a token that the vocabulary lacks", source_, m.first,
+                       m.second));
     merges_.try_emplace(key(a->second, b->second), Merge{rank, both->second});
   }
 
@@ -205,15 +216,19 @@ std::unique_ptr<Tokenizer> from_tokenizer_json(const std::string& file, const st
   const auto j = nlohmann::json::parse(read_text_file(file), nullptr, false);
   if (!j.is_object() || !j.contains("model")) fail(file + ": is not a tokenizer.json");
   const auto& model = j["model"];
-  const bool byte_level = j.contains("pre_tokenizer") && j["pre_tokenizer"].is_object() && j["pre_tokenizer"].value("type", "") == "ByteLevel" &&
-                          !j["pre_tokenizer"].value("add_prefix_space", false) && j["pre_tokenizer"].value("use_regex", true);
-  if (model.value("type", "") != "BPE" || !byte_level || (j.contains("normalizer") && !j["normalizer"].is_null()))
+  const bool byte_level = j.contains("pre_tokenizer") && j["pre_tokenizer"].is_object() &&
+                          j["pre_tokenizer"].value("type", "") == "ByteLevel" &&
+                          !j["pre_tokenizer"].value("add_prefix_space", false) &&
+                          j["pre_tokenizer"].value("use_regex", true);
+  if (model.value("type", "") != "BPE" || !byte_level ||
+      (j.contains("normalizer") && !j["normalizer"].is_null()))
     fail(file + ": only GPT-2's tokenizer (BPE, ByteLevel pre-tokenizer, no normalizer) is supported so far");
   std::vector<std::pair<std::string, std::string>> merges;
   for (const auto& m : model.at("merges"))
     merges.push_back(m.is_string() ? split_merge(m.get<std::string>(), file)
                                    : std::pair{m.at(0).get<std::string>(), m.at(1).get<std::string>()});
-  return std::make_unique<BpeTokenizer>(model.at("vocab"), merges, j.value("added_tokens", nlohmann::json::array()), source);
+  return std::make_unique<BpeTokenizer>(model.at("vocab"), merges,
+                                        j.value("added_tokens", nlohmann::json::array()), source);
 }
 
 std::unique_ptr<Tokenizer> from_vocab_and_merges(const std::string& directory) {
@@ -222,7 +237,8 @@ std::unique_ptr<Tokenizer> from_vocab_and_merges(const std::string& directory) {
   std::vector<std::pair<std::string, std::string>> merges;
   std::istringstream lines(read_text_file(directory + "/merges.txt"));
   for (std::string line; std::getline(lines, line);)
-    if (!line.empty() && line.rfind("#version", 0) != 0) merges.push_back(split_merge(line, directory + "/merges.txt"));
+    if (!line.empty() && line.rfind("#version", 0) != 0)
+      merges.push_back(split_merge(line, directory + "/merges.txt"));
   return std::make_unique<BpeTokenizer>(vocab, merges, nlohmann::json::array(), directory);
 }
 

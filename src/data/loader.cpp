@@ -27,19 +27,27 @@ uint64_t permute(uint64_t index, uint64_t n, uint64_t key) {
   return index;
 }
 
-Loader::Loader(const TokenFile& file, int64_t batch, int64_t seq_len, const std::string& sampling, uint64_t seed)
-    : file_(file), batch_(batch), seq_len_(seq_len), windows_((file.size() - 1) / seq_len), random_(sampling == "random"),
-      seed_(seed), window_(static_cast<size_t>(seq_len) + 1) {
+Loader::Loader(const TokenFile& file, int64_t batch, int64_t seq_len, const std::string& sampling,
+               uint64_t seed)
+    : file_(file),
+      batch_(batch),
+      seq_len_(seq_len),
+      windows_((file.size() - 1) / seq_len),
+      random_(sampling == "random"),
+      seed_(seed),
+      window_(static_cast<size_t>(seq_len) + 1) {
   if (windows_ < 1)
-    fail(fmt::format("{}: {} tokens are too few for sequence_length {}; it needs at least {}", file.path(), file.size(), seq_len,
-                     seq_len + 1));
+    fail(fmt::format("{}: {} tokens are too few for sequence_length {}; it needs at least {}", file.path(),
+                     file.size(), seq_len, seq_len + 1));
 }
 
 int64_t Loader::start_of(uint64_t index) const {
   const auto windows = static_cast<uint64_t>(windows_);
   if (random_)
-    return static_cast<int64_t>(random_u64(seed_, kOffsetStream, index) % static_cast<uint64_t>(file_.size() - seq_len_));
-  return static_cast<int64_t>(permute(index % windows, windows, seed_ + 0x9E3779B9u * (index / windows))) * seq_len_;
+    return static_cast<int64_t>(random_u64(seed_, kOffsetStream, index) %
+                                static_cast<uint64_t>(file_.size() - seq_len_));
+  return static_cast<int64_t>(permute(index % windows, windows, seed_ + 0x9E3779B9u * (index / windows))) *
+         seq_len_;
 }
 
 void Loader::batch(int64_t step, int32_t* tokens, int32_t* targets) {

@@ -21,12 +21,14 @@ class ByteTokenizer : public Tokenizer {
  public:
   std::string kind() const override { return "byte"; }
   int64_t vocab_size() const override { return 256; }
-  void encode(std::string_view text, std::vector<int32_t>& ids, const std::function<void(size_t)>&) const override {
+  void encode(std::string_view text, std::vector<int32_t>& ids,
+              const std::function<void(size_t)>&) const override {
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
   std::string decode(int32_t id) const override { return std::string(1, static_cast<char>(id)); }
   void save(const std::string& directory) const override {
-    write_file_atomically(directory + kMetaFile, nlohmann::json{{"tokenizer", "byte"}, {"vocab_size", 256}}.dump(1));
+    write_file_atomically(directory + kMetaFile,
+                          nlohmann::json{{"tokenizer", "byte"}, {"vocab_size", 256}}.dump(1));
   }
 };
 
@@ -37,12 +39,14 @@ class CharTokenizer : public Tokenizer {
   }
   std::string kind() const override { return "char"; }
   int64_t vocab_size() const override { return static_cast<int64_t>(chars_.size()); }
-  void encode(std::string_view text, std::vector<int32_t>& ids, const std::function<void(size_t)>& progress) const override {
+  void encode(std::string_view text, std::vector<int32_t>& ids,
+              const std::function<void(size_t)>& progress) const override {
     for (size_t at = 0, n; at < text.size(); at += n) {
       n = next_code_point(text, at);
       const auto it = n ? ids_.find(text.substr(at, n)) : ids_.end();
       if (it == ids_.end())
-        fail(n ? fmt::format("character '{}' at byte {} is not in this vocabulary of {}", text.substr(at, n), at, chars_.size())
+        fail(n ? fmt::format("character '{}' at byte {} is not in this vocabulary of {}", text.substr(at, n),
+                             at, chars_.size())
                : fmt::format("byte {} is not valid UTF-8; use the byte tokenizer", at));
       ids.push_back(it->second);
       if (progress && ids.size() % 1000000 == 0) progress(at);
@@ -64,18 +68,26 @@ class CharTokenizer : public Tokenizer {
 }  // namespace
 
 size_t next_code_point(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
+  const auto byte = [&](size_t i) {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
+  };
   const unsigned lead = byte(0);
-  const size_t n = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3 : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+  const size_t n = lead < 0x80                   ? 1
+                   : lead >= 0xc2 && lead < 0xe0 ? 2
+                   : lead >= 0xe0 && lead < 0xf0 ? 3
+                   : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                 : 0;
   for (size_t i = 1; i < n; ++i)
     if ((byte(i) & 0xc0) != 0x80) return 0;
-  if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f) || (lead == 0xf0 && byte(1) < 0x90) ||
-      (lead == 0xf4 && byte(1) > 0x8f))
+  if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f) ||
+      (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) > 0x8f))
     return 0;  // overlong, surrogate, beyond U+10FFFF
   return n;
 }
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+std::unique_ptr<Tokenizer> make_byte_tokenizer() {
+  return std::make_unique<ByteTokenizer>();
+}
 
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text) {
   std::set<std::string, std::less<>> seen;  // UTF-8 order is code point order

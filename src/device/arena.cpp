@@ -19,7 +19,9 @@ Arena::Arena(Device& device, std::string name, int64_t bytes, std::string hint)
   data_ = static_cast<char*>(device.allocate(capacity_));
 }
 
-Arena::~Arena() { device_.release(data_, capacity_); }
+Arena::~Arena() {
+  device_.release(data_, capacity_);
+}
 
 void* Arena::take(const std::string& name, int64_t bytes) {
   if (sealed_) throw std::logic_error(name_ + ": '" + name + "' taken inside a step");

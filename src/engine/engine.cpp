@@ -13,8 +13,14 @@ namespace {
 enum Kind { kTrain, kUpdate, kEvaluate, kLogits };
 }
 
-Engine::Engine(Device& device, const Model& model, HostStore& store, const StepPlan& plan, const Options& options)
-    : device_(device), model_(model), store_(store), plan_(plan), options_(options), buffers_(model, plan),
+Engine::Engine(Device& device, const Model& model, HostStore& store, const StepPlan& plan,
+               const Options& options)
+    : device_(device),
+      model_(model),
+      store_(store),
+      plan_(plan),
+      options_(options),
+      buffers_(model, plan),
       arena_(device, "device memory", buffers_.device_bytes(),
              "use a smaller micro_batch, batch_size or sequence_length, or raise memory_limit"),
       executor_(device, options.host_threads) {
@@ -33,8 +39,10 @@ void Engine::place_buffers() {
     return pinned_.back().first;
   };
   for (const Buffer& b : buffers_.list()) {
-    if (b.place == Place::device) memory_.push_back(arena_.take(b.name, b.bytes));
-    else memory_.push_back(b.bytes > 0 ? pin(b.bytes) : nullptr);
+    if (b.place == Place::device)
+      memory_.push_back(arena_.take(b.name, b.bytes));
+    else
+      memory_.push_back(b.bytes > 0 ? pin(b.bytes) : nullptr);
   }
   arena_.seal();
   host_tokens_ = static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 8));
@@ -43,10 +51,14 @@ void Engine::place_buffers() {
 Schedule Engine::build(int kind, bool pending) const {
   const StartState start{pending, loaded_};
   switch (kind) {
-    case kTrain: return build_train_step(model_, plan_, buffers_, start);
-    case kUpdate: return build_update(model_, plan_, buffers_);
-    case kEvaluate: return build_forward(model_, plan_, buffers_, start, ForwardGoal::loss);
-    default: return build_forward(model_, plan_, buffers_, start, ForwardGoal::logits);
+    case kTrain:
+      return build_train_step(model_, plan_, buffers_, start);
+    case kUpdate:
+      return build_update(model_, plan_, buffers_);
+    case kEvaluate:
+      return build_forward(model_, plan_, buffers_, start, ForwardGoal::loss);
+    default:
+      return build_forward(model_, plan_, buffers_, start, ForwardGoal::logits);
   }
 }
 
@@ -60,7 +72,8 @@ const Schedule& Engine::cached(int kind, bool pending) {
     if (options_.check_schedule) {
       const auto hazards = check(s);
       if (!hazards.empty())
-        throw std::logic_error(fmt::format("{}: {} hazards, the first: {}", s.name, hazards.size(), hazards[0]));
+        throw std::logic_error(
+            fmt::format("{}: {} hazards, the first: {}", s.name, hazards.size(), hazards[0]));
     }
     it = schedules_.emplace(std::move(key), std::move(s)).first;
   }
@@ -116,13 +129,14 @@ StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, con
   result.applied = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   if (!result.applied) return result;
   const double limit = settings.max_gradient_norm;
-  pending_ = {true, settings.optimizer, limit > 0 && result.gradient_norm > limit ? limit / (result.gradient_norm + 1e-6) : 1.0};
+  pending_ = {true, settings.optimizer,
+              limit > 0 && result.gradient_norm > limit ? limit / (result.gradient_norm + 1e-6) : 1.0};
   ++optimizer_steps_;
   return result;
 }
 
-double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens, const int32_t* targets,
-                            const StepSettings& settings) {
+double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens,
+                            const int32_t* targets, const StepSettings& settings) {
   target_tokens_ = set_batch(tokens, targets);
   executor_.run(schedule, memory_, Runner(*this, &settings), exec, &timeline_);
   return loss_sum();

@@ -23,7 +23,7 @@ struct StepResult {
   double loss = 0;           ///< mean over the step's target tokens
   double gradient_norm = 0;  ///< global, before clipping
   int64_t target_tokens = 0;
-  bool applied = true;       ///< false: loss or gradient was not finite and the update was dropped
+  bool applied = true;  ///< false: loss or gradient was not finite and the update was dropped
 };
 
 /// Trains one model on one device. The update of a step is applied just before the next step needs each
@@ -34,7 +34,7 @@ class Engine {
     ExecOptions exec;
     bool check_schedule = true;  ///< verify every schedule before its first run
     int host_threads = 1;
-    int rank = 0, world = 1;     ///< reserved for several GPUs; world is 1 so far
+    int rank = 0, world = 1;  ///< reserved for several GPUs; world is 1 so far
   };
 
   /// Takes the device memory and pinned host buffers. `store` outlives the engine.
@@ -54,8 +54,8 @@ class Engine {
 
   /// Runs a schedule of the caller's making over this engine's buffers (experiments, fault tests); returns
   /// the sum of losses. Not checked: the caller does that.
-  double run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens, const int32_t* targets,
-                      const StepSettings& settings);
+  double run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens,
+                      const int32_t* targets, const StepSettings& settings);
   /// Gradient of `unit` as the last train_step left it on the host, fp32, laid out as the unit. Overwritten
   /// by the next step; with update_in_backward only the last unit of each slab is still there.
   const float* host_gradient(int unit) const {
@@ -94,10 +94,10 @@ class Engine {
   StepBuffers buffers_;
   Arena arena_;
   Executor executor_;
-  std::vector<void*> memory_;          // per buffer
+  std::vector<void*> memory_;                      // per buffer
   std::vector<std::pair<void*, int64_t>> pinned_;  // host buffers this engine owns
-  int32_t* host_tokens_ = nullptr;     // [batch·T] tokens, then targets, per micro-batch
-  std::vector<bool> loaded_;           // per unit: resident buffer holds the current weights
+  int32_t* host_tokens_ = nullptr;                 // [batch·T] tokens, then targets, per micro-batch
+  std::vector<bool> loaded_;                       // per unit: resident buffer holds the current weights
   PendingUpdate pending_;
   int64_t optimizer_steps_ = 0, target_tokens_ = 0, logits_position_ = 0;
   std::map<std::vector<int>, Schedule> schedules_;

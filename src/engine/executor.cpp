@@ -4,7 +4,6 @@
 #include <exception>
 #include <limits>
 
-#include "device/cpu/cpu_stream.h"
 #include "ops/ops.h"
 
 namespace megatrain {
@@ -18,8 +17,10 @@ double Timeline::busy(const Schedule& s, Lane lane) const {
 
 Executor::Executor(Device& device, int host_threads) : device_(device) {
   for (int lane = 0; lane < kLanes; ++lane) {
-    if (static_cast<Lane>(lane) == Lane::host) streams_[lane] = std::make_unique<CpuStream>("host", host_threads);
-    else streams_[lane] = device.new_stream(name_of(static_cast<Lane>(lane)));
+    if (static_cast<Lane>(lane) == Lane::host)
+      streams_[lane] = std::make_unique<CpuStream>("host", host_threads);
+    else
+      streams_[lane] = device.new_stream(name_of(static_cast<Lane>(lane)));
   }
 }
 
@@ -57,7 +58,8 @@ void Executor::dispatch(const Schedule& s, const std::vector<void*>& buffers, co
     if (options.poison && t.lane != Lane::host)
       for (int b : t.frees)
         if (s.buffers[static_cast<size_t>(b)].bytes > 0)
-          device_.ops().fill_bytes(q, buffers[static_cast<size_t>(b)], 0xff, s.buffers[static_cast<size_t>(b)].bytes);
+          device_.ops().fill_bytes(q, buffers[static_cast<size_t>(b)], 0xff,
+                                   s.buffers[static_cast<size_t>(b)].bytes);
     q.stamp(stamp_of_[i] + 1);
     if (event_of_[i]) q.record(*event_of_[i]);
     if (options.serialize) q.synchronize();
@@ -92,10 +94,17 @@ void Executor::collect(const Schedule& s, Timeline* out) const {
 void Executor::run(const Schedule& s, const std::vector<void*>& buffers, const TaskRunner& runner,
                    const ExecOptions& options, Timeline* timeline) {
   prepare(s);
+  const uint64_t open = gate_.next_ticket();
+  for (auto& q : streams_)
+    if (options.gate && dynamic_cast<CpuStream*>(q.get())) q->wait(gate_);
+  std::exception_ptr error;
   try {
     dispatch(s, buffers, runner, options);
   } catch (...) {  // what is queued still refers to memory of ours: let it end first
-    const auto error = std::current_exception();
+    error = std::current_exception();
+  }
+  gate_.signal(open);
+  if (error) {
     try {
       synchronize();
     } catch (...) {

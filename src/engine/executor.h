@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/device.h"
+#include "device/cpu/cpu_stream.h"
 #include "schedule/schedule.h"
 
 namespace megatrain {
@@ -16,6 +16,8 @@ using TaskRunner = std::function<void(const Task&, Stream&)>;
 struct ExecOptions {
   bool serialize = false;  ///< one task at a time: same bits as overlapped, no concurrency
   bool poison = false;     ///< fill a buffer with NaN once nobody reads its content any more
+  bool gate = false;       ///< race tests: CPU lanes start only when all is queued, so that queueing itself
+                           ///< orders nothing (a step of at most a queue's length)
 };
 
 /// When each task of a schedule ran, in seconds since the schedule began.
@@ -49,6 +51,7 @@ class Executor {
   Device& device_;
   std::unique_ptr<Stream> streams_[kLanes];
   std::vector<std::unique_ptr<Event>> device_events_, host_events_;  // grown once, then reused
+  CpuEvent gate_;
   std::vector<Event*> event_of_;                                     // per task, null if nobody waits
   std::vector<int> stamp_of_;                                        // per task, within its lane
 };

@@ -11,13 +11,20 @@ namespace megatrain {
 
 void Engine::Runner::operator()(const Task& t, Stream& s) {
   switch (t.kind) {
-    case TaskKind::optimize: return optimize(t.unit, s);
-    case TaskKind::load_weights: return load_weights(t.unit, s);
-    case TaskKind::load_tokens: return load_tokens(t.micro, s);
-    case TaskKind::load_gradient: return load_gradient(t.unit, s);
-    case TaskKind::offload_gradient: return offload_gradient(t, s);
-    case TaskKind::read_back: return read_back(t, s);
-    default: return compute(t, s);
+    case TaskKind::optimize:
+      return optimize(t.unit, s);
+    case TaskKind::load_weights:
+      return load_weights(t.unit, s);
+    case TaskKind::load_tokens:
+      return load_tokens(t.micro, s);
+    case TaskKind::load_gradient:
+      return load_gradient(t.unit, s);
+    case TaskKind::offload_gradient:
+      return offload_gradient(t, s);
+    case TaskKind::read_back:
+      return read_back(t, s);
+    default:
+      return compute(t, s);
   }
 }
 
@@ -50,8 +57,8 @@ UnitView Engine::Runner::weights(int u) const {
 
 UnitView Engine::Runner::gradient(int u) const {
   const int layout = u < e_.model_.unit_count() ? u : 0;  // the tied embedding's part lies as unit 0 does
-  return {&e_.model_.units()[static_cast<size_t>(layout)], e_.memory_[static_cast<size_t>(e_.buffers_.gradient(u))],
-          DType::f32};
+  return {&e_.model_.units()[static_cast<size_t>(layout)],
+          e_.memory_[static_cast<size_t>(e_.buffers_.gradient(u))], DType::f32};
 }
 
 Tensor Engine::Runner::whole_gradient(int u) const {
@@ -59,7 +66,8 @@ Tensor Engine::Runner::whole_gradient(int u) const {
 }
 
 Tensor Engine::Runner::activation(int layer, int m) const {
-  return {e_.memory_[static_cast<size_t>(e_.buffers_.activation(layer, m))], e_.plan_.compute,
+  return {e_.memory_[static_cast<size_t>(e_.buffers_.activation(layer, m))],
+          e_.plan_.compute,
           {e_.plan_.sequences_of(m) * e_.plan_.seq_len, e_.model_.spec().hidden_size}};
 }
 
@@ -72,15 +80,17 @@ void Engine::Runner::optimize(int u, Stream& s) {
   const AdamWConfig config = now ? settings_->optimizer : e_.pending_.optimizer;
   const double scale = now ? 1.0 : e_.pending_.scale;
   const int64_t step = e_.optimizer_steps_ + (now ? 1 : 0);
-  const double* norm = static_cast<double*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_results())]) +
-                       host_slot(u, -1);
+  const double* norm =
+      static_cast<double*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_results())]) + host_slot(u, -1);
   const auto* grad = static_cast<const float*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_gradient(u))]);
   const UnitLayout* layout = &e_.model_.units()[static_cast<size_t>(u)];
   const UnitState* state = &e_.store_.unit(u);
   static_cast<CpuStream&>(s).enqueue([=](ThreadPool& pool) {
     if (now && !std::isfinite(*norm))
-      fail(fmt::format("step {}: the gradient of {} is not finite; earlier units may already be updated, so "
-                       "the run stops (set max_gradient_norm to skip such steps instead)", step, layout->name));
+      fail(
+          fmt::format("step {}: the gradient of {} is not finite; earlier units may already be updated, so "
+                      "the run stops (set max_gradient_norm to skip such steps instead)",
+                      step, layout->name));
     adamw_update_unit(pool, *layout, *state, grad, config, step, scale);
   });
 }
@@ -95,7 +105,8 @@ void Engine::Runner::load_weights(int u, Stream& s) {
 void Engine::Runner::join_planes(int u, Stream& s) {
   const auto staging = static_cast<size_t>(e_.buffers_.staging());
   auto* planes = static_cast<uint16_t*>(e_.memory_[staging]);
-  const int64_t piece = e_.buffers_.list()[staging].bytes / 4, n = e_.model_.units()[static_cast<size_t>(u)].numel;
+  const int64_t piece = e_.buffers_.list()[staging].bytes / 4,
+                n = e_.model_.units()[static_cast<size_t>(u)].numel;
   const UnitState& state = e_.store_.unit(u);
   auto* out = static_cast<float*>(e_.memory_[static_cast<size_t>(e_.buffers_.weights(u))]);
   for (int64_t at = 0; at < n; at += piece) {
@@ -124,7 +135,8 @@ void Engine::Runner::compute(const Task& t, Stream& s) {
                                    activation(layer + 1, t.micro));
     case TaskKind::head_loss:
     case TaskKind::head_eval:
-    case TaskKind::head_logits: return head(t, s);
+    case TaskKind::head_logits:
+      return head(t, s);
     case TaskKind::zero_gradient:
       return ctx.ops.fill_bytes(s, gradient(u).data, 0, gradient(u).layout->numel * 4);
     case TaskKind::block_backward:
@@ -136,8 +148,10 @@ void Engine::Runner::compute(const Task& t, Stream& s) {
       const Tensor sum = whole_gradient(u);
       return ctx.ops.residual_add(s, sum, whole_gradient(e_.buffers_.embedding_gradient_unit()), sum, {});
     }
-    case TaskKind::gradient_norm: return ctx.ops.sum(s, whole_gradient(u), scalar(e_.buffers_.norm(u)), true);
-    default: throw std::logic_error("not a compute task");
+    case TaskKind::gradient_norm:
+      return ctx.ops.sum(s, whole_gradient(u), scalar(e_.buffers_.norm(u)), true);
+    default:
+      throw std::logic_error("not a compute task");
   }
 }
 
@@ -152,7 +166,8 @@ void Engine::Runner::head(const Task& t, Stream& s) {
   }
   const bool backward = t.kind == TaskKind::head_loss;
   const UnitView grads = backward ? gradient(t.unit) : UnitView{};
-  head.loss(ctx, weights(t.unit), mb, top(t.micro), scalar(e_.buffers_.loss(t.micro)), backward ? &grads : nullptr);
+  head.loss(ctx, weights(t.unit), mb, top(t.micro), scalar(e_.buffers_.loss(t.micro)),
+            backward ? &grads : nullptr);
 }
 
 // host results: loss of each micro-batch, squared norm of each unit, then logits.

@@ -17,7 +17,9 @@ namespace fs = std::filesystem;
 namespace megatrain {
 namespace {
 
-std::string reason() { return std::strerror(errno); }
+std::string reason() {
+  return std::strerror(errno);
+}
 
 }  // namespace
 
@@ -35,7 +37,8 @@ void write_all(int fd, const void* data, int64_t bytes, const std::string& path)
   while (bytes > 0) {
     const ssize_t n = ::write(fd, p, static_cast<size_t>(bytes < (1 << 30) ? bytes : (1 << 30)));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(fmt::format("{}: write failed ({}); free some space or choose another place", path, reason()));
+    if (n <= 0)
+      fail(fmt::format("{}: write failed ({}); free some space or choose another place", path, reason()));
     p += n, bytes -= n;
   }
 }

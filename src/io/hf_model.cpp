@@ -19,7 +19,8 @@ nlohmann::ordered_json config_of(const ModelSpec& s) {
   nlohmann::ordered_json j;
   j["architectures"] = {"GPT2LMHeadModel"};
   j["model_type"] = "gpt2";
-  j["vocab_size"] = s.vocab_size, j["n_positions"] = s.max_position_embeddings, j["n_ctx"] = s.max_position_embeddings;
+  j["vocab_size"] = s.vocab_size, j["n_positions"] = s.max_position_embeddings,
+  j["n_ctx"] = s.max_position_embeddings;
   j["n_embd"] = s.hidden_size, j["n_layer"] = s.num_layers, j["n_head"] = s.num_heads;
   j["n_inner"] = s.intermediate_size;
   j["activation_function"] = s.activation == Activation::gelu ? "gelu" : "gelu_new";
@@ -39,8 +40,12 @@ std::vector<std::pair<std::string, int64_t>> absent_biases(const ModelSpec& s) {
   if (s.bias) return out;
   const int64_t c = s.hidden_size;
   for (int64_t l = 0; l < s.num_layers; ++l)
-    for (const auto& [name, n] : {std::pair{"ln_1", c}, {"attn.c_attn", 3 * c}, {"attn.c_proj", c}, {"ln_2", c},
-                                  {"mlp.c_fc", s.intermediate_size}, {"mlp.c_proj", c}})
+    for (const auto& [name, n] : {std::pair{"ln_1", c},
+                                  {"attn.c_attn", 3 * c},
+                                  {"attn.c_proj", c},
+                                  {"ln_2", c},
+                                  {"mlp.c_fc", s.intermediate_size},
+                                  {"mlp.c_proj", c}})
       out.emplace_back(fmt::format("transformer.h.{}.{}.bias", l, name), n);
   out.emplace_back("transformer.ln_f.bias", c);
   return out;
@@ -54,7 +59,8 @@ const SafetensorsEntry* find_tensor(const SafetensorsFile& file, const std::stri
 
 // Tensors that older checkpoints carry and that hold nothing to train.
 bool is_ignorable(const std::string& name, const ModelSpec& s) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || (s.tied && name == "lm_head.weight");
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         (s.tied && name == "lm_head.weight");
 }
 
 void check_zero(const SafetensorsFile& file, const std::string& name) {
@@ -63,7 +69,8 @@ void check_zero(const SafetensorsFile& file, const std::string& name) {
   std::vector<float> v(static_cast<size_t>(e->numel()));
   file.read_f32(*e, v.data());
   if (std::any_of(v.begin(), v.end(), [](float x) { return x != 0; }))
-    fail(fmt::format("{}: '{}' is not zero, but the model was saved as one without biases", file.path(), name));
+    fail(fmt::format("{}: '{}' is not zero, but the model was saved as one without biases", file.path(),
+                     name));
 }
 
 }  // namespace
@@ -96,17 +103,20 @@ ModelSpec read_model_spec(const std::string& directory) {
   if (!j.is_object()) fail(path + ": is not a JSON object");
   try {
     if (j.value("model_type", "") != "gpt2")
-      fail(fmt::format("{}: model_type '{}' is not supported; supported: gpt2", path, j.value("model_type", "")));
+      fail(fmt::format("{}: model_type '{}' is not supported; supported: gpt2", path,
+                       j.value("model_type", "")));
     for (const char* flag : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
       if (j.value(flag, false)) fail(fmt::format("{}: {} is not supported", path, flag));
     if (!j.value("scale_attn_weights", true)) fail(path + ": scale_attn_weights: false is not supported");
     ModelSpec s;
     s.vocab_size = j.at("vocab_size"), s.max_position_embeddings = j.at("n_positions");
     s.hidden_size = j.at("n_embd"), s.num_layers = j.at("n_layer"), s.num_heads = j.at("n_head");
-    s.intermediate_size = j.contains("n_inner") && !j["n_inner"].is_null() ? j["n_inner"].get<int64_t>() : 4 * s.hidden_size;
+    s.intermediate_size =
+        j.contains("n_inner") && !j["n_inner"].is_null() ? j["n_inner"].get<int64_t>() : 4 * s.hidden_size;
     const std::string activation = j.value("activation_function", "gelu_new");
     if (activation != "gelu" && activation != "gelu_new")
-      fail(fmt::format("{}: activation_function '{}' is not supported; supported: gelu, gelu_new", path, activation));
+      fail(fmt::format("{}: activation_function '{}' is not supported; supported: gelu, gelu_new", path,
+                       activation));
     s.activation = activation == "gelu" ? Activation::gelu : Activation::gelu_tanh;
     s.norm_eps = j.value("layer_norm_epsilon", 1e-5), s.init_std = j.value("initializer_range", 0.02);
     s.dropout = j.value("resid_pdrop", 0.0);
@@ -127,8 +137,8 @@ void load_weights(const std::string& directory, const Model& model, HostStore& s
       const SafetensorsEntry* e = find_tensor(file, p.name);
       if (!e) fail(fmt::format("{}: tensor '{}' is missing", file.path(), p.name));
       if (e->shape != p.shape)
-        fail(fmt::format("{}: tensor '{}' has shape [{}], [{}] was expected", file.path(), p.name, fmt::join(e->shape, ", "),
-                         fmt::join(p.shape, ", ")));
+        fail(fmt::format("{}: tensor '{}' has shape [{}], [{}] was expected", file.path(), p.name,
+                         fmt::join(e->shape, ", "), fmt::join(p.shape, ", ")));
       values.resize(static_cast<size_t>(p.numel));
       file.read_f32(*e, values.data());
       store.set_parameter(u, p, values.data());

@@ -46,7 +46,8 @@ std::string bytes_field(unsigned number, const std::string& body) {
 }
 
 std::string event(int64_t step, const std::string& payload) {
-  return varint(1 << 3 | 1) + raw(wall_time()) + varint(2 << 3) + varint(static_cast<uint64_t>(step)) + payload;
+  return varint(1 << 3 | 1) + raw(wall_time()) + varint(2 << 3) + varint(static_cast<uint64_t>(step)) +
+         payload;
 }
 
 uint32_t masked_crc(const std::string& bytes) {
@@ -72,7 +73,9 @@ uint32_t crc32c(const std::string& bytes) {
 }
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path), fd_(open_for_append(path)) {}
-MetricsFile::~MetricsFile() { ::close(fd_); }
+MetricsFile::~MetricsFile() {
+  ::close(fd_);
+}
 
 void MetricsFile::write(int64_t step, const Scalars& scalars) {
   nlohmann::ordered_json line;
@@ -88,7 +91,9 @@ TensorBoardWriter::TensorBoardWriter(const std::string& directory)
   record(event(0, bytes_field(3, "brain.Event:2")));  // file_version
 }
 
-TensorBoardWriter::~TensorBoardWriter() { ::close(fd_); }
+TensorBoardWriter::~TensorBoardWriter() {
+  ::close(fd_);
+}
 
 void TensorBoardWriter::record(const std::string& body) {
   const std::string length = raw(static_cast<uint64_t>(body.size()));

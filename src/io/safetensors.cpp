@@ -21,16 +21,17 @@ namespace {
 constexpr int64_t kMaxHeader = 100'000'000;  // as the reference implementation
 
 int64_t element_size(const std::string& dtype) {
-  static const std::pair<const char*, int64_t> sizes[] = {{"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4},
-                                                          {"U32", 4}, {"F16", 2}, {"BF16", 2}, {"I16", 2}, {"U16", 2},
-                                                          {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  static const std::pair<const char*, int64_t> sizes[] = {
+      {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4},  {"U32", 4},     {"F16", 2},    {"BF16", 2},
+      {"I16", 2}, {"U16", 2}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
   for (const auto& [name, size] : sizes)
     if (dtype == name) return size;
   return 0;
 }
 
 float half_to_float(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 1023u;
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, exponent = (h >> 10) & 31u,
+                 mantissa = h & 1023u;
   if (exponent == 31) return bits_float(sign | 0x7f800000u | (mantissa << 13));
   if (exponent != 0) return bits_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
   const float magnitude = static_cast<float>(mantissa) * 0x1.0p-24f;
@@ -66,7 +67,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   try {
     const auto length = load<uint64_t>(map_);
     if (length < 2 || length > kMaxHeader || static_cast<int64_t>(length) + 8 > size_)
-      fail(fmt::format("{}: header of {} bytes does not fit a file of {}; truncated or not safetensors", path, length, size_));
+      fail(fmt::format("{}: header of {} bytes does not fit a file of {}; truncated or not safetensors", path,
+                       length, size_));
     parse(std::string(reinterpret_cast<const char*>(map_) + 8, length), static_cast<int64_t>(length) + 8);
   } catch (...) {
     ::munmap(map, static_cast<size_t>(size_));
@@ -74,7 +76,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   }
 }
 
-SafetensorsFile::~SafetensorsFile() { ::munmap(const_cast<unsigned char*>(map_), static_cast<size_t>(size_)); }
+SafetensorsFile::~SafetensorsFile() {
+  ::munmap(const_cast<unsigned char*>(map_), static_cast<size_t>(size_));
+}
 
 void SafetensorsFile::parse(const std::string& header, int64_t data_start) {
   const auto json = nlohmann::json::parse(header, nullptr, false);
@@ -93,7 +97,8 @@ void SafetensorsFile::parse(const std::string& header, int64_t data_start) {
       int64_t bytes = element_size(e.dtype);
       bool ok = bytes > 0 && offsets.size() == 2;
       for (int64_t d : e.shape) ok = ok && d >= 0 && !__builtin_mul_overflow(bytes, d, &bytes);
-      ok = ok && offsets[0] >= 0 && offsets[0] <= offsets[1] && offsets[1] <= data_bytes && offsets[1] - offsets[0] == bytes;
+      ok = ok && offsets[0] >= 0 && offsets[0] <= offsets[1] && offsets[1] <= data_bytes &&
+           offsets[1] - offsets[0] == bytes;
       if (!ok) fail(fmt::format("{}: tensor '{}' has a bad dtype, shape or offset", path_, name));
       e.data = map_ + data_start + offsets[0], e.bytes = bytes;
       entries_.emplace(name, std::move(e));
@@ -112,7 +117,8 @@ void SafetensorsFile::check_layout(int64_t data_bytes) const {
   });
   const unsigned char* at = map_ + size_ - data_bytes;
   for (const auto& [data, entry] : order) {
-    if (data != at) fail(fmt::format("{}: tensor '{}' overlaps another or leaves a hole", path_, entry->first));
+    if (data != at)
+      fail(fmt::format("{}: tensor '{}' overlaps another or leaves a hole", path_, entry->first));
     at = data + entry->second.bytes;
   }
   if (at != map_ + size_) fail(path_ + ": bytes after the last tensor; the file is damaged");
@@ -125,19 +131,23 @@ const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
 
 void SafetensorsFile::read_f32(const SafetensorsEntry& e, float* out) const {
   const int64_t n = e.numel();
-  if (e.dtype == "F32") std::memcpy(out, e.data, static_cast<size_t>(e.bytes));
+  if (e.dtype == "F32")
+    std::memcpy(out, e.data, static_cast<size_t>(e.bytes));
   else if (e.dtype == "BF16")
-    for (int64_t i = 0; i < n; ++i) out[i] = bits_float(static_cast<uint32_t>(load<uint16_t>(e.data + 2 * i)) << 16);
+    for (int64_t i = 0; i < n; ++i)
+      out[i] = bits_float(static_cast<uint32_t>(load<uint16_t>(e.data + 2 * i)) << 16);
   else if (e.dtype == "F16")
     for (int64_t i = 0; i < n; ++i) out[i] = half_to_float(load<uint16_t>(e.data + 2 * i));
-  else fail(fmt::format("{}: a tensor of type {} where floating point was expected", path_, e.dtype));
+  else
+    fail(fmt::format("{}: a tensor of type {} where floating point was expected", path_, e.dtype));
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void SafetensorsWriter::declare(const std::string& name, const std::string& dtype, std::vector<int64_t> shape) {
+void SafetensorsWriter::declare(const std::string& name, const std::string& dtype,
+                                std::vector<int64_t> shape) {
   SafetensorsEntry e;
   e.dtype = dtype, e.shape = std::move(shape);
   e.bytes = e.numel() * element_size(dtype);

@@ -191,8 +191,8 @@ class Gpt2Head : public HeadTemplate {
     }
     ctx.ops.sum(ctx.stream, s.losses, loss, false);
     if (g)
-      ctx.ops.layer_norm_backward(ctx.stream, {x, w.at(p_.ln_w), s.mean, s.rstd, s.dln, x,
-                                               g->at(p_.ln_w), g->at(p_.ln_b), false});
+      ctx.ops.layer_norm_backward(
+          ctx.stream, {x, w.at(p_.ln_w), s.mean, s.rstd, s.dln, x, g->at(p_.ln_w), g->at(p_.ln_b), false});
   }
 
   void logits(const OpContext& ctx, const UnitView& w, const MicroBatch& mb, Tensor x, int64_t position,
@@ -200,8 +200,13 @@ class Gpt2Head : public HeadTemplate {
     const Saved s = carve(ctx.work, mb.tokens_count(), ctx.compute, false);
     norm(ctx, w, x, s);
     for (int64_t b = 0; b < mb.batch; ++b)
-      ctx.ops.gemm(ctx.stream, {s.ln.rows(b * mb.seq_len + position, 1), w.at(p_.head), logits.rows(b, 1),
-                                false, true, false, {}});
+      ctx.ops.gemm(ctx.stream, {s.ln.rows(b * mb.seq_len + position, 1),
+                                w.at(p_.head),
+                                logits.rows(b, 1),
+                                false,
+                                true,
+                                false,
+                                {}});
   }
 
  private:
@@ -212,8 +217,8 @@ class Gpt2Head : public HeadTemplate {
 
   Saved carve(void* base, int64_t n, DType type, bool backward) const {
     // A chunk of about 16 M logits: large enough for GEMM speed, small beside the activations.
-    const int64_t chunk = std::clamp<int64_t>((int64_t{16} << 20) / spec_.vocab_size / 64 * 64, 64,
-                                              std::max<int64_t>(n, 64));
+    const int64_t chunk =
+        std::clamp<int64_t>((int64_t{16} << 20) / spec_.vocab_size / 64 * 64, 64, std::max<int64_t>(n, 64));
     const int64_t c = spec_.hidden_size;
     Workspace ws(base);
     Saved s;
@@ -250,7 +255,8 @@ class Gpt2 : public Model {
 
  private:
   // Adds a parameter to a unit and returns its index; absent biases give -1.
-  static int add(UnitLayout& u, const std::string& name, std::vector<int64_t> shape, Init init, double std = 0) {
+  static int add(UnitLayout& u, const std::string& name, std::vector<int64_t> shape, Init init,
+                 double std = 0) {
     u.add(name, std::move(shape), init, std);
     return static_cast<int>(u.parameters.size()) - 1;
   }
@@ -275,7 +281,8 @@ class Gpt2 : public Model {
 
   BlockIndex add_blocks() {
     const int64_t c = spec_.hidden_size, f = spec_.intermediate_size;
-    const double std = spec_.init_std, residual_std = std / std::sqrt(2.0 * static_cast<double>(spec_.num_layers));
+    const double std = spec_.init_std,
+                 residual_std = std / std::sqrt(2.0 * static_cast<double>(spec_.num_layers));
     BlockIndex i{};
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
       UnitLayout u;
@@ -313,6 +320,8 @@ class Gpt2 : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> make_gpt2(const ModelSpec& spec) { return std::make_unique<Gpt2>(spec); }
+std::unique_ptr<Model> make_gpt2(const ModelSpec& spec) {
+  return std::make_unique<Gpt2>(spec);
+}
 
 }  // namespace megatrain

@@ -63,8 +63,8 @@ class BlockTemplate {
   virtual void forward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&, Tensor x,
                        Tensor y) const = 0;
   /// Recomputes from x; `dy` [N, C] becomes dx in place; adds into `grads`.
-  virtual void backward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&,
-                        Tensor x, Tensor dy, const UnitView& grads) const = 0;
+  virtual void backward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&, Tensor x,
+                        Tensor dy, const UnitView& grads) const = 0;
   /// Multiply-adds times two of one forward, attention included.
   virtual double forward_flops(int64_t batch, int64_t seq_len) const = 0;
 };

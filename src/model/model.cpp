@@ -18,7 +18,9 @@ int64_t Model::max_block_numel() const {
   return n;
 }
 
-int64_t Model::max_end_numel() const { return std::max(units_.front().numel, units_[static_cast<size_t>(head_unit())].numel); }
+int64_t Model::max_end_numel() const {
+  return std::max(units_.front().numel, units_[static_cast<size_t>(head_unit())].numel);
+}
 
 double Model::step_flops(int64_t batch, int64_t seq_len) const {
   const double head = 2.0 * static_cast<double>(batch * seq_len * spec_.vocab_size * spec_.hidden_size);

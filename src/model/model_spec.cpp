@@ -7,19 +7,19 @@
 namespace megatrain {
 
 void validate(const ModelSpec& s) {
-  const std::pair<const char*, int64_t> positive[] = {
-      {"vocab_size", s.vocab_size}, {"hidden_size", s.hidden_size},
-      {"num_layers", s.num_layers}, {"num_heads", s.num_heads},
-      {"intermediate_size", s.intermediate_size},
-      {"max_position_embeddings", s.max_position_embeddings}};
+  const std::pair<const char*, int64_t> positive[] = {{"vocab_size", s.vocab_size},
+                                                      {"hidden_size", s.hidden_size},
+                                                      {"num_layers", s.num_layers},
+                                                      {"num_heads", s.num_heads},
+                                                      {"intermediate_size", s.intermediate_size},
+                                                      {"max_position_embeddings", s.max_position_embeddings}};
   for (const auto& [name, value] : positive)
     if (value <= 0 || value > (int64_t{1} << 31))
       fail(fmt::format("{}: {} is not a usable size; give a positive number", name, value));
   if (s.hidden_size % s.num_heads != 0)
     fail(fmt::format("num_heads: {} heads do not divide hidden_size {}; choose a divisor", s.num_heads,
                      s.hidden_size));
-  if (!(s.dropout >= 0 && s.dropout < 1))
-    fail(fmt::format("dropout: {} is outside [0, 1)", s.dropout));
+  if (!(s.dropout >= 0 && s.dropout < 1)) fail(fmt::format("dropout: {} is outside [0, 1)", s.dropout));
   if (!(s.init_std > 0) || !(s.norm_eps > 0))
     fail("init_std and layer_norm_epsilon must be positive numbers");
 }
@@ -45,7 +45,8 @@ Tensor UnitView::at(int index) const {
   if (index < 0) return {};
   const Parameter& p = layout->parameters[static_cast<size_t>(index)];
   auto* base = static_cast<char*>(data) + p.offset * size_of(dtype);
-  return p.shape.size() == 1 ? Tensor(base, dtype, {p.shape[0]}) : Tensor(base, dtype, {p.shape[0], p.shape[1]});
+  return p.shape.size() == 1 ? Tensor(base, dtype, {p.shape[0]})
+                             : Tensor(base, dtype, {p.shape[0], p.shape[1]});
 }
 
 }  // namespace megatrain

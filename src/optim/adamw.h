@@ -16,7 +16,6 @@ struct AdamWConfig {
 /// `gradient_scale` (the clip coefficient). `step` counts from 1 (bias correction). Every instruction
 /// set and thread count gives the same bits.
 void adamw_update_unit(ThreadPool& pool, const UnitLayout& layout, const UnitState& state,
-                       const float* gradient, const AdamWConfig& config, int64_t step,
-                       double gradient_scale);
+                       const float* gradient, const AdamWConfig& config, int64_t step, double gradient_scale);
 
 }  // namespace megatrain

@@ -39,20 +39,22 @@ void StepBuffers::add_weights(const Model& model, const StepPlan& plan) {
     own(0);
     if (!model.spec().tied) own(model.head_unit());
   } else {
-    weights_[0] = weights_[static_cast<size_t>(model.head_unit())] =
-        add("weights of embedding, then head", "weights, streamed", Place::device, model.max_end_numel() * size);
+    weights_[0] = weights_[static_cast<size_t>(model.head_unit())] = add(
+        "weights of embedding, then head", "weights, streamed", Place::device, model.max_end_numel() * size);
   }
   int ring[2] = {-1, -1};
   for (int slot = 0; slot < std::min(2, first_resident); ++slot)
     ring[slot] = add("block weights, buffer " + std::to_string(slot), "weights, streamed", Place::device,
                      model.max_block_numel() * size);
   for (int l = 0; l < layers_; ++l) {
-    if (l >= first_resident) own(model.block_unit(l));
-    else weights_[static_cast<size_t>(model.block_unit(l))] = ring[l % 2];
+    if (l >= first_resident)
+      own(model.block_unit(l));
+    else
+      weights_[static_cast<size_t>(model.block_unit(l))] = ring[l % 2];
   }
   if (plan.compute == DType::f32)
-    staging_ = add("plane staging", "working set", Place::device, std::min(kStagingElements, std::max(
-                       model.max_block_numel(), model.max_end_numel())) * 4);
+    staging_ = add("plane staging", "working set", Place::device,
+                   std::min(kStagingElements, std::max(model.max_block_numel(), model.max_end_numel())) * 4);
   for (int u = 0; u < units; ++u) {
     const auto& layout = model.units()[static_cast<size_t>(u)];
     host_weights_.push_back(add("host weights of " + layout.name, "store", Place::host, 0));
@@ -67,7 +69,8 @@ void StepBuffers::add_gradients(const Model& model, const StepPlan& plan) {
       add("gradient of embedding and head", "gradients", Place::device, model.max_end_numel() * 4);
   if (model.spec().tied) {
     embedding_gradient_unit_ = model.unit_count();
-    gradient_.push_back(add("gradient of embedding, apart", "gradients", Place::device, model.units()[0].numel * 4));
+    gradient_.push_back(
+        add("gradient of embedding, apart", "gradients", Place::device, model.units()[0].numel * 4));
   }
   // A gradient used up at once needs a slab only; one that waits for the norm or a wave, a place of its own.
   const bool slabs = plan.update_in_backward && plan.waves() == 1;
@@ -76,21 +79,21 @@ void StepBuffers::add_gradients(const Model& model, const StepPlan& plan) {
     ring[slot] = add("block gradient, buffer " + std::to_string(slot), "gradients", Place::device,
                      model.max_block_numel() * 4);
     if (slabs)
-      host_ring[slot] = add("host block gradient, slab " + std::to_string(slot), "host gradients", Place::host,
-                            model.max_block_numel() * 4);
+      host_ring[slot] = add("host block gradient, slab " + std::to_string(slot), "host gradients",
+                            Place::host, model.max_block_numel() * 4);
   }
   for (int u = 0; u < model.unit_count(); ++u) {
     const auto& layout = model.units()[static_cast<size_t>(u)];
     const bool block = u > 0 && u <= layers_;
     if (block) gradient_[static_cast<size_t>(u)] = ring[(u - 1) % 2];
-    host_gradient_.push_back(block && slabs
-                                 ? host_ring[(u - 1) % 2]
-                                 : add("host gradient of " + layout.name, "host gradients", Place::host,
-                                       layout.numel * 4));
+    host_gradient_.push_back(block && slabs ? host_ring[(u - 1) % 2]
+                                            : add("host gradient of " + layout.name, "host gradients",
+                                                  Place::host, layout.numel * 4));
     list_.back().persistent = true;
   }
   norm_ = static_cast<int>(list_.size());
-  for (int u = 0; u < model.unit_count(); ++u) add("norm of unit " + std::to_string(u), "results", Place::device, 8);
+  for (int u = 0; u < model.unit_count(); ++u)
+    add("norm of unit " + std::to_string(u), "results", Place::device, 8);
 }
 
 void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
@@ -101,20 +104,24 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
   for (int64_t m = 0; m < micros; ++m)  // tokens and targets side by side
     add("tokens of micro-batch " + std::to_string(m), "tokens", Place::device, tokens_of(m) * 8);
   loss_ = static_cast<int>(list_.size());
-  for (int64_t m = 0; m < micros; ++m) add("loss of micro-batch " + std::to_string(m), "results", Place::device, 8);
+  for (int64_t m = 0; m < micros; ++m)
+    add("loss of micro-batch " + std::to_string(m), "results", Place::device, 8);
   // Forward only needs two activations in turn; training keeps every block's input (checkpoints).
   const int kept = plan.training ? layers_ + 1 : 2;
   for (int l = 0; l < kept; ++l)
     for (int64_t m = 0; m < wave_size_; ++m)
       activation_.push_back(add("input of block " + std::to_string(l) + ", place " + std::to_string(m),
-                                "block inputs (checkpoints)", Place::device, tokens_of(m) * spec.hidden_size * size));
+                                "block inputs (checkpoints)", Place::device,
+                                tokens_of(m) * spec.hidden_size * size));
   const int64_t b = plan.micro_batch, t = plan.seq_len;
   work_ = add("work", "working set", Place::device,
               std::max(model.block().work_bytes(b, t, plan.compute, plan.training),
                        model.head().work_bytes(b, t, plan.compute, plan.training)));
-  if (!plan.training) logits_ = add("logits", "results", Place::device, plan.micro_batch * spec.vocab_size * 4);
-  host_results_ = add("host results", "host results", Place::host,
-                      8 * (micros + model.unit_count()) + (plan.training ? 0 : plan.micro_batch * spec.vocab_size * 4));
+  if (!plan.training)
+    logits_ = add("logits", "results", Place::device, plan.micro_batch * spec.vocab_size * 4);
+  host_results_ =
+      add("host results", "host results", Place::host,
+          8 * (micros + model.unit_count()) + (plan.training ? 0 : plan.micro_batch * spec.vocab_size * 4));
   list_.back().persistent = true;
 }
 

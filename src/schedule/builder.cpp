@@ -68,7 +68,8 @@ class Builder {
     load(0);
     for (int m = first_; m < last_; ++m)
       compute(TaskKind::embed_forward, 0, m,
-              {read(b_.weights(0), weights(0)), read(b_.tokens(m), tokens(m)), write(b_.activation(0, m), activation(0, m))});
+              {read(b_.weights(0), weights(0)), read(b_.tokens(m), tokens(m)),
+               write(b_.activation(0, m), activation(0, m))});
     for (int l = 0; l < model_.block_count(); ++l) {
       const int u = model_.block_unit(l);
       load(u);
@@ -88,8 +89,10 @@ class Builder {
       std::vector<Access> a = {read(b_.weights(u), weights(u)), read(b_.tokens(m), tokens(m)), scratch()};
       a.push_back(backward ? update(b_.activation(top, m), activation(top, m), dactivation(top, m))
                            : read(b_.activation(top, m), activation(top, m)));
-      if (kind == TaskKind::head_logits) a.push_back(write(b_.logits(), {Holds::result, -1, m}));
-      else a.push_back(write(b_.loss(m), {Holds::result, -1, m}));
+      if (kind == TaskKind::head_logits)
+        a.push_back(write(b_.logits(), {Holds::result, -1, m}));
+      else
+        a.push_back(write(b_.loss(m), {Holds::result, -1, m}));
       if (backward) a.push_back(accumulate(u));
       compute(kind, u, m, std::move(a));
       if (kind == TaskKind::head_logits) read_back({read(b_.logits(), {Holds::result, -1, m})}, m);
@@ -108,7 +111,8 @@ class Builder {
       for (int m = first_; m < last_; ++m)
         compute(TaskKind::block_backward, u, m,
                 {read(b_.weights(u), weights(u)), read(b_.activation(l, m), activation(l, m)),
-                 update(b_.activation(top, m), dactivation(l + 1, m), dactivation(l, m)), accumulate(u), scratch()});
+                 update(b_.activation(top, m), dactivation(l + 1, m), dactivation(l, m)), accumulate(u),
+                 scratch()});
       end_gradient(u);
     }
     const int e = b_.embedding_gradient_unit();
@@ -174,7 +178,8 @@ class Builder {
     int& held = in_buffer_[static_cast<size_t>(b_.weights(u))];
     if (held == u) held = -1;  // the device copy is now out of date
     add(TaskKind::optimize, Lane::host, u, -1,
-        {update(b_.host_weights(u), before, weights(u)), read(b_.host_gradient(u), gradient(u, gradient_version))});
+        {update(b_.host_weights(u), before, weights(u)),
+         read(b_.host_gradient(u), gradient(u, gradient_version))});
   }
 
   Access host_result() const { return write(b_.host_results(), {Holds::result}); }
@@ -184,7 +189,9 @@ class Builder {
     add(TaskKind::read_back, Lane::d2h, -1, m, std::move(a));
   }
 
-  void compute(TaskKind kind, int u, int m, std::vector<Access> a) { add(kind, Lane::compute, u, m, std::move(a)); }
+  void compute(TaskKind kind, int u, int m, std::vector<Access> a) {
+    add(kind, Lane::compute, u, m, std::move(a));
+  }
 
   void add(TaskKind kind, Lane lane, int u, int m, std::vector<Access> accesses) {
     const int index = static_cast<int>(s_.tasks.size());
@@ -209,7 +216,8 @@ class Builder {
     std::sort(needs.rbegin(), needs.rend());
     needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
     const auto l = static_cast<size_t>(lane);
-    std::vector<int> clock = tail_[l] < 0 ? std::vector<int>(kLanes, -1) : clocks_[static_cast<size_t>(tail_[l])];
+    std::vector<int> clock =
+        tail_[l] < 0 ? std::vector<int>(kLanes, -1) : clocks_[static_cast<size_t>(tail_[l])];
     std::vector<int> waits;
     for (int n : needs) {
       const Task& other = s_.tasks[static_cast<size_t>(n)];

@@ -10,15 +10,15 @@ namespace megatrain {
 
 /// What the planner decides for a run: how a step is cut and what stays on the device.
 struct StepPlan {
-  int64_t batch = 0;        ///< sequences of one optimizer step
-  int64_t seq_len = 0;      ///< tokens of a sequence, T
-  int64_t micro_batch = 0;  ///< sequences of one micro-batch (the last may be smaller)
-  int64_t wave = 0;         ///< micro-batches of one wave, 0: all. A wave is layer-major; block inputs are
-                            ///< kept for one wave, gradient accumulators rest on the host between waves
-  int resident_blocks = 0;  ///< the last blocks that keep a weight buffer of their own
-  bool resident_ends = false;      ///< untied embedding and head keep their own buffers too
-  bool update_in_backward = false; ///< optimize each unit as its gradient lands (needs no global norm)
-  bool training = true;            ///< false: forward only (evaluation, generation)
+  int64_t batch = 0;           ///< sequences of one optimizer step
+  int64_t seq_len = 0;         ///< tokens of a sequence, T
+  int64_t micro_batch = 0;     ///< sequences of one micro-batch (the last may be smaller)
+  int64_t wave = 0;            ///< micro-batches of one wave, 0: all. A wave is layer-major; block inputs are
+                               ///< kept for one wave, gradient accumulators rest on the host between waves
+  int resident_blocks = 0;     ///< the last blocks that keep a weight buffer of their own
+  bool resident_ends = false;  ///< untied embedding and head keep their own buffers too
+  bool update_in_backward = false;  ///< optimize each unit as its gradient lands (needs no global norm)
+  bool training = true;             ///< false: forward only (evaluation, generation)
   DType compute = DType::f32;
 
   int64_t micro_batches() const { return (batch + micro_batch - 1) / micro_batch; }
@@ -38,9 +38,9 @@ class StepBuffers {
   int weights(int unit) const { return weights_[static_cast<size_t>(unit)]; }
   bool resident(int unit) const { return resident_[static_cast<size_t>(unit)]; }
   int gradient(int unit) const { return gradient_[static_cast<size_t>(unit)]; }
-  /// Where the embedding's backward adds. A tied model sums the embedding's and the head's part apart and adds
-  /// them once, so that the order of addition does not depend on the number of waves; this pseudo-unit is
-  /// unit_count() then, else 0.
+  /// Where the embedding's backward adds. A tied model sums the embedding's and the head's part apart and
+  /// adds them once, so that the order of addition does not depend on the number of waves; this pseudo-unit
+  /// is unit_count() then, else 0.
   int embedding_gradient_unit() const { return embedding_gradient_unit_; }
   /// True when no other unit uses this unit's gradient buffer: it can keep the sum between waves.
   bool keeps_gradient(int unit) const;
@@ -76,12 +76,13 @@ class StepBuffers {
 
 /// What the buffers hold when a schedule starts.
 struct StartState {
-  bool pending_update = false;     ///< host gradients of the previous step wait to be applied
-  std::vector<bool> loaded;        ///< per unit: its own device buffer holds the current weights
+  bool pending_update = false;  ///< host gradients of the previous step wait to be applied
+  std::vector<bool> loaded;     ///< per unit: its own device buffer holds the current weights
 };
 
 /// One optimizer step: forward, loss and backward, layer-major over the micro-batches of each wave. A
-/// pending update of the previous step runs unit by unit just before the unit's weights are loaded: exact, no staleness.
+/// pending update of the previous step runs unit by unit just before the unit's weights are loaded: exact, no
+/// staleness.
 Schedule build_train_step(const Model& model, const StepPlan& plan, const StepBuffers& buffers,
                           const StartState& start);
 /// Applies a pending update and nothing else.

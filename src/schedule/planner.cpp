@@ -14,25 +14,35 @@ namespace {
 
 constexpr int64_t kMicroBatchTokens = 4096;  // beyond this the CPU's matrix products gain nothing
 
-std::string gib(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+std::string gib(int64_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
 
-int64_t store_bytes(const Model& model, const PlanRequest& r) { return HostStore::bytes_needed(model, r.training); }
+int64_t store_bytes(const Model& model, const PlanRequest& r) {
+  return HostStore::bytes_needed(model, r.training);
+}
 
-int64_t batch_staging(const StepPlan& p) { return p.batch * p.seq_len * 8; }
+int64_t batch_staging(const StepPlan& p) {
+  return p.batch * p.seq_len * 8;
+}
 
 // What the model needs of the host whatever the plan: refuse before looking at anything else.
 void check_store(const Model& model, const PlanRequest& r) {
   int64_t padded = 0;
   for (const auto& u : model.units()) padded += u.numel;
-  const int64_t weights = padded * HostStore::kWeightBytes, moments = r.training ? padded * HostStore::kMomentBytes : 0;
-  const int64_t gradients = r.training && !r.update_in_backward ? padded * 4 : 0, total = weights + moments + gradients;
+  const int64_t weights = padded * HostStore::kWeightBytes,
+                moments = r.training ? padded * HostStore::kMomentBytes : 0;
+  const int64_t gradients = r.training && !r.update_in_backward ? padded * 4 : 0,
+                total = weights + moments + gradients;
   if (total <= r.host_available) return;
   const double per_parameter = static_cast<double>(total) / static_cast<double>(model.parameter_count());
-  fail(fmt::format(
-      "not enough host memory: {} parameters need {} (master weights {}, Adam moments {}, gradients {}), {} is available; "
-      "use a machine with more RAM or a model of at most {} parameters",
-      format_count(static_cast<double>(model.parameter_count())), gib(total), gib(weights), gib(moments), gib(gradients),
-      gib(r.host_available), format_count(static_cast<double>(r.host_available) / per_parameter)));
+  fail(
+      fmt::format("not enough host memory: {} parameters need {} (master weights {}, Adam moments {}, "
+                  "gradients {}), {} is available; "
+                  "use a machine with more RAM or a model of at most {} parameters",
+                  format_count(static_cast<double>(model.parameter_count())), gib(total), gib(weights),
+                  gib(moments), gib(gradients), gib(r.host_available),
+                  format_count(static_cast<double>(r.host_available) / per_parameter)));
 }
 
 int64_t host_bytes(const Model& model, const PlanRequest& r, const StepBuffers& b, const StepPlan& p) {
@@ -51,8 +61,10 @@ template <class F>
 int64_t largest(int64_t low, int64_t high, F ok) {
   while (low < high) {
     const int64_t mid = low + (high - low + 1) / 2;
-    if (ok(mid)) low = mid;
-    else high = mid - 1;
+    if (ok(mid))
+      low = mid;
+    else
+      high = mid - 1;
   }
   return low;
 }
@@ -61,13 +73,18 @@ int64_t largest(int64_t low, int64_t high, F ok) {
   const StepBuffers b(model, p);
   const bool device_short = r.device_limit > 0 && b.device_bytes() > r.device_limit;
   const int64_t host = host_bytes(model, r, b, p) + (r.device_shares_host ? b.device_bytes() : 0);
-  const std::string least = fmt::format("even with micro-batches of {} x {} tokens", p.micro_batch, p.seq_len);
+  const std::string least =
+      fmt::format("even with micro-batches of {} x {} tokens", p.micro_batch, p.seq_len);
   if (device_short)
-    fail(fmt::format("not enough device memory: {} needed {}, {} allowed; raise memory_limit, or shorten "
-                     "sequence_length (now {}){}", gib(b.device_bytes()), least, gib(r.device_limit), r.seq_len,
-                     r.residency == "resident" ? ", or set residency to auto" : ""));
-  fail(fmt::format("not enough host memory: {} needed {}, {} is available; use a smaller model, a shorter "
-                   "sequence_length, or more RAM", gib(host), least, gib(r.host_available)));
+    fail(
+        fmt::format("not enough device memory: {} needed {}, {} allowed; raise memory_limit, or shorten "
+                    "sequence_length (now {}){}",
+                    gib(b.device_bytes()), least, gib(r.device_limit), r.seq_len,
+                    r.residency == "resident" ? ", or set residency to auto" : ""));
+  fail(
+      fmt::format("not enough host memory: {} needed {}, {} is available; use a smaller model, a shorter "
+                  "sequence_length, or more RAM",
+                  gib(host), least, gib(r.host_available)));
 }
 
 void set_residency(const Model& model, StepPlan& p, int64_t blocks) {
@@ -83,13 +100,17 @@ MemoryPlan describe_plan(const Model& model, const PlanRequest& r, const StepPla
     for (const Buffer& buffer : b.list()) {
       if (buffer.place != place || buffer.bytes == 0) continue;
       const int64_t bytes = Arena::padded(buffer.bytes);
-      auto it = std::find_if(m.lines.begin(), m.lines.end(), [&](auto& l) { return l.what == buffer.group && l.place == place; });
-      if (it == m.lines.end()) m.lines.push_back({buffer.group, place, bytes});
-      else it->bytes += bytes;
+      auto it = std::find_if(m.lines.begin(), m.lines.end(),
+                             [&](auto& l) { return l.what == buffer.group && l.place == place; });
+      if (it == m.lines.end())
+        m.lines.push_back({buffer.group, place, bytes});
+      else
+        it->bytes += bytes;
     }
   const int64_t weights = HostStore::bytes_needed(model, false);
   m.lines.push_back({"master weights (4 B/param)", Place::host, weights});
-  if (r.training) m.lines.push_back({"Adam moments (8 B/param)", Place::host, store_bytes(model, r) - weights});
+  if (r.training)
+    m.lines.push_back({"Adam moments (8 B/param)", Place::host, store_bytes(model, r) - weights});
   m.lines.push_back({"batch staging", Place::host, batch_staging(p)});
   m.device_bytes = b.device_bytes(), m.host_bytes = host_bytes(model, r, b, p);
   m.host_available = r.host_available;
@@ -105,24 +126,33 @@ MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   p.batch = r.batch, p.seq_len = r.seq_len, p.update_in_backward = r.update_in_backward;
   p.training = r.training, p.compute = r.compute;
   if (r.micro_batch > r.batch)
-    fail(fmt::format("micro_batch: {} is more than batch_size {}; lower it or leave it at 0", r.micro_batch, r.batch));
+    fail(fmt::format("micro_batch: {} is more than batch_size {}; lower it or leave it at 0", r.micro_batch,
+                     r.batch));
   p.micro_batch = r.micro_batch > 0 ? r.micro_batch : 1;
   p.wave = 1;
   set_residency(model, p, r.residency == "resident" ? model.block_count() : 0);
   if (!fits(model, r, p)) refuse(model, r, p);
   if (r.micro_batch == 0) {
     const int64_t most = std::clamp<int64_t>(kMicroBatchTokens / r.seq_len, 1, r.batch);
-    p.micro_batch = largest(1, most, [&](int64_t b) { StepPlan q = p; q.micro_batch = b; return fits(model, r, q); });
+    p.micro_batch = largest(1, most, [&](int64_t b) {
+      StepPlan q = p;
+      q.micro_batch = b;
+      return fits(model, r, q);
+    });
     const int64_t count = p.micro_batches();  // even them out
     p.micro_batch = (p.batch + count - 1) / count;
   }
-  p.wave = largest(1, p.micro_batches(), [&](int64_t w) { StepPlan q = p; q.wave = w; return fits(model, r, q); });
+  p.wave = largest(1, p.micro_batches(), [&](int64_t w) {
+    StepPlan q = p;
+    q.wave = w;
+    return fits(model, r, q);
+  });
   if (r.residency == "auto")
     set_residency(model, p, largest(0, model.block_count(), [&](int64_t k) {
-      StepPlan q = p;
-      set_residency(model, q, k);
-      return fits(model, r, q);
-    }));
+                    StepPlan q = p;
+                    set_residency(model, q, k);
+                    return fits(model, r, q);
+                  }));
   return describe_plan(model, r, p);
 }
 
@@ -131,7 +161,8 @@ std::string memory_table(const MemoryPlan& m) {
   for (const Place place : {Place::device, Place::host}) {
     const bool device = place == Place::device;
     out += fmt::format("  {:<34}{:>14}   of {}\n", device ? "device memory" : "host memory",
-                       gib(device ? m.device_bytes : m.host_bytes), gib(device ? m.device_limit : m.host_available));
+                       gib(device ? m.device_bytes : m.host_bytes),
+                       gib(device ? m.device_limit : m.host_available));
     for (const auto& l : m.lines)
       if (l.place == place) out += fmt::format("    {:<32}{:>14}\n", l.what, gib(l.bytes));
   }

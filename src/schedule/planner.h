@@ -11,14 +11,14 @@ namespace megatrain {
 
 struct PlanRequest {
   int64_t batch = 0, seq_len = 0;
-  int64_t micro_batch = 0;          ///< 0: planner chooses
-  std::string residency = "auto";   ///< auto | stream | resident
+  int64_t micro_batch = 0;         ///< 0: planner chooses
+  std::string residency = "auto";  ///< auto | stream | resident
   bool update_in_backward = false;
   bool training = true;
   DType compute = DType::f32;
-  int64_t device_limit = 0;         ///< bytes; 0: what the host has left (CPU device)
-  int64_t host_available = 0;       ///< bytes of host memory that may be taken
-  bool device_shares_host = true;   ///< the CPU device's memory is host memory too
+  int64_t device_limit = 0;        ///< bytes; 0: what the host has left (CPU device)
+  int64_t host_available = 0;      ///< bytes of host memory that may be taken
+  bool device_shares_host = true;  ///< the CPU device's memory is host memory too
 };
 
 struct MemoryLine {

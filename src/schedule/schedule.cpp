@@ -12,16 +12,16 @@ const char* name_of(Lane lane) {
 }
 
 const char* name_of(TaskKind kind) {
-  static const char* const names[] = {
-      "optimize", "load_weights", "load_tokens", "load_gradient", "embed_forward", "block_forward", "head_loss", "head_eval",
-      "head_logits", "zero_gradient", "block_backward", "embed_backward", "add_gradient", "gradient_norm", "offload_gradient",
-      "read_back"};
+  static const char* const names[] = {"optimize",      "load_weights",  "load_tokens",      "load_gradient",
+                                      "embed_forward", "block_forward", "head_loss",        "head_eval",
+                                      "head_logits",   "zero_gradient", "block_backward",   "embed_backward",
+                                      "add_gradient",  "gradient_norm", "offload_gradient", "read_back"};
   return names[static_cast<size_t>(kind)];
 }
 
 std::string describe(const Content& c) {
-  static const char* const names[] = {"nothing", "weights", "gradient", "activation", "activation gradient",
-                                      "tokens", "a result", "scratch"};
+  static const char* const names[] = {"nothing", "weights",  "gradient", "activation", "activation gradient",
+                                      "tokens",  "a result", "scratch"};
   std::string s = names[static_cast<size_t>(c.kind)];
   if (c.unit >= 0) s += fmt::format(" of unit {}", c.unit);
   if (c.micro >= 0) s += fmt::format(", micro-batch {}", c.micro);
@@ -100,13 +100,15 @@ class Checker {
       if (w < 0 || w >= static_cast<int>(s_.tasks.size()))
         report(i, fmt::format("waits for task {}, which does not exist", w));
       else if (w >= i)
-        report(i, fmt::format("waits for the later {}: a deadlock", describe(s_.tasks[static_cast<size_t>(w)], w)));
+        report(i, fmt::format("waits for the later {}: a deadlock",
+                              describe(s_.tasks[static_cast<size_t>(w)], w)));
     }
   }
 
   void ordered(int earlier, int i, const Access& a, const char* hazard) {
     if (earlier < 0 || earlier == i || hb_.before(earlier, i)) return;
-    report(i, fmt::format("{} '{}' without waiting for {}", hazard, s_.buffers[static_cast<size_t>(a.buffer)].name,
+    report(i, fmt::format("{} '{}' without waiting for {}", hazard,
+                          s_.buffers[static_cast<size_t>(a.buffer)].name,
                           describe(s_.tasks[static_cast<size_t>(earlier)], earlier)));
   }
 
@@ -118,7 +120,8 @@ class Checker {
       if (life.content.kind == Holds::nothing)
         report(i, fmt::format("reads '{}' before anything was written there", name));
       else if (!(life.content == a.before))
-        report(i, fmt::format("expects {} in '{}', which holds {}", describe(a.before), name, describe(life.content)));
+        report(i, fmt::format("expects {} in '{}', which holds {}", describe(a.before), name,
+                              describe(life.content)));
       if (!a.writes) life.readers.push_back(i);
     }
     if (!a.writes) return;
@@ -135,7 +138,9 @@ class Checker {
 
 }  // namespace
 
-std::vector<std::string> check(const Schedule& schedule) { return Checker(schedule).run(); }
+std::vector<std::string> check(const Schedule& schedule) {
+  return Checker(schedule).run();
+}
 
 void mark_frees(Schedule& s) {
   const HappensBefore hb(s);
@@ -144,7 +149,8 @@ void mark_frees(Schedule& s) {
     auto& u = users[buffer];
     if (u.empty()) return;
     const int last = u.back();
-    const bool ordered = std::all_of(u.begin(), u.end(), [&](int t) { return t == last || hb.before(t, last); });
+    const bool ordered =
+        std::all_of(u.begin(), u.end(), [&](int t) { return t == last || hb.before(t, last); });
     if (ordered) s.tasks[static_cast<size_t>(last)].frees.push_back(static_cast<int>(buffer));
     u.clear();
   };

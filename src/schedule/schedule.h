@@ -35,7 +35,16 @@ enum class TaskKind : uint8_t {
 const char* name_of(TaskKind kind);
 
 /// What a buffer holds. A read names what it expects, so that check() sees a buffer that was reused.
-enum class Holds : uint8_t { nothing, weights, gradient, activation, activation_gradient, tokens, result, scratch };
+enum class Holds : uint8_t {
+  nothing,
+  weights,
+  gradient,
+  activation,
+  activation_gradient,
+  tokens,
+  result,
+  scratch
+};
 
 struct Content {
   Holds kind = Holds::nothing;
@@ -52,9 +61,15 @@ struct Access {
   Content before, after;
 };
 
-inline Access read(int buffer, Content c) { return {buffer, true, false, c, c}; }
-inline Access write(int buffer, Content c) { return {buffer, false, true, {}, c}; }
-inline Access update(int buffer, Content from, Content to) { return {buffer, true, true, from, to}; }
+inline Access read(int buffer, Content c) {
+  return {buffer, true, false, c, c};
+}
+inline Access write(int buffer, Content c) {
+  return {buffer, false, true, {}, c};
+}
+inline Access update(int buffer, Content from, Content to) {
+  return {buffer, true, true, from, to};
+}
 
 struct Task {
   TaskKind kind;

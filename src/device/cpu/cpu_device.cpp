@@ -36,8 +36,7 @@ CpuDevice::~CpuDevice() = default;
 void* CpuDevice::allocate(int64_t bytes) {
   if (used_ + bytes > limit_)
     fail(fmt::format("the CPU device: {} asked, {} of its limit of {} held; raise memory_limit",
-                     format_bytes(static_cast<double>(bytes)),
-                     format_bytes(static_cast<double>(used_)),
+                     format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(used_)),
                      format_bytes(static_cast<double>(limit_))));
   void* p = map_host_memory(bytes, "the CPU device");
   used_ += bytes;

@@ -13,10 +13,8 @@ uint64_t CpuEvent::recorded() const {
 }
 
 void CpuEvent::signal(uint64_t ticket) {
-  {
-    std::lock_guard lock(mutex_);
-    done_ = ticket;
-  }
+  std::lock_guard lock(mutex_);  // held while notifying: the waiter may destroy the event right after
+  done_ = ticket;
   reached_.notify_all();
 }
 
@@ -39,7 +37,9 @@ CpuStream::~CpuStream() {
   thread_.join();
 }
 
-void CpuStream::enqueue(Work work) { push(std::move(work), false); }
+void CpuStream::enqueue(Work work) {
+  push(std::move(work), false);
+}
 
 void CpuStream::push(Work work, bool always) {
   std::unique_lock lock(mutex_);
@@ -79,10 +79,12 @@ void CpuStream::reserve_stamps(int slots) {
 
 void CpuStream::stamp(int slot) {
   double* out = &stamps_[static_cast<size_t>(slot)];
-  push([out](ThreadPool&) {
-    using namespace std::chrono;
-    *out = duration<double>(steady_clock::now().time_since_epoch()).count();
-  }, true);
+  push(
+      [out](ThreadPool&) {
+        using namespace std::chrono;
+        *out = duration<double>(steady_clock::now().time_since_epoch()).count();
+      },
+      true);
 }
 
 void CpuStream::loop() {

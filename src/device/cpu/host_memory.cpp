@@ -13,7 +13,9 @@
 namespace megatrain {
 namespace {
 
-int64_t mapped_size(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + 4095) / 4096 * 4096; }
+int64_t mapped_size(int64_t bytes) {
+  return (std::max<int64_t>(bytes, 1) + 4095) / 4096 * 4096;
+}
 
 int64_t mem_available() {
   std::ifstream in("/proc/meminfo");

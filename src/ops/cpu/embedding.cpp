@@ -31,8 +31,7 @@ void backward(ThreadPool& pool, const EmbeddingBackwardArgs& a) {
         for (int64_t j = 0; j < end - begin; ++j) row[j] = dout[j] * mask.next();
         dout = row;
       }
-      cpu_kernels().axpy(end - begin, 1, dout,
-                         a.dtoken_table.f32() + int64_t{a.tokens.i32()[i]} * c + begin);
+      cpu_kernels().axpy(end - begin, 1, dout, a.dtoken_table.f32() + int64_t{a.tokens.i32()[i]} * c + begin);
       cpu_kernels().axpy(end - begin, 1, dout, a.dposition_table.f32() + i % a.seq_len * c + begin);
     }
   });

@@ -17,8 +17,8 @@ Tiling tiling(int64_t m, int64_t n) {
   Tiling t{m, n};
   auto count = [&] { return ((m + t.rows - 1) / t.rows) * ((n + t.columns - 1) / t.columns); };
   while (count() < 16 && (t.rows > 64 || t.columns > 128))
-    (t.rows * 2 > t.columns ? t.rows : t.columns) = (std::max(t.rows * 2 > t.columns ? t.rows : t.columns,
-                                                              int64_t{2}) + 1) / 2;
+    (t.rows * 2 > t.columns ? t.rows : t.columns) =
+        (std::max(t.rows * 2 > t.columns ? t.rows : t.columns, int64_t{2}) + 1) / 2;
   t.rows = std::min<int64_t>((t.rows + 7) / 8 * 8, 1024);
   t.columns = std::min<int64_t>((t.columns + 15) / 16 * 16, 1024);
   return t;
@@ -38,8 +38,7 @@ void gemm_tiles(ThreadPool& pool, const GemmArgs& g) {
     float* c = g.c.f32() + i * ldc + j;
     gemm_tile(g.trans_a, g.trans_b, rows, columns, k, 1, a, lda, b, ldb, g.accumulate ? 1.0f : 0.0f, c, ldc);
     if (!g.bias) return;
-    for (int64_t r = 0; r < rows; ++r)
-      cpu_kernels().add(columns, c + r * ldc, g.bias.f32() + j, c + r * ldc);
+    for (int64_t r = 0; r < rows; ++r) cpu_kernels().add(columns, c + r * ldc, g.bias.f32() + j, c + r * ldc);
   });
 }
 

@@ -25,8 +25,8 @@ void portable(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, co
 void blas(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
           const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
   cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
-              static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), alpha, a,
-              static_cast<int>(lda), b, static_cast<int>(ldb), beta, c, static_cast<int>(ldc));
+              static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), alpha, a, static_cast<int>(lda),
+              b, static_cast<int>(ldb), beta, c, static_cast<int>(ldc));
 }
 
 // Old OpenBLAS builds give wrong products on processors newer than they know; compare once at start.
@@ -73,6 +73,8 @@ void gemm_tile(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, c
   backend().gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-const char* gemm_library() { return backend().name; }
+const char* gemm_library() {
+  return backend().name;
+}
 
 }  // namespace megatrain

@@ -28,9 +28,8 @@ struct CpuKernels {
   void (*layer_norm_backward_row)(int64_t c, const float* x, const float* w, float mean, float rstd,
                                   const float* dy, float* dx, bool accumulate);
   /// Adds rows [0, n) of columns [0, width) of dy·xhat and dy into dweight and dbias (dbias may be null).
-  void (*layer_norm_backward_columns)(int64_t n, int64_t c, int64_t width, const float* x,
-                                      const float* mean, const float* rstd, const float* dy,
-                                      float* dweight, float* dbias);
+  void (*layer_norm_backward_columns)(int64_t n, int64_t c, int64_t width, const float* x, const float* mean,
+                                      const float* rstd, const float* dy, float* dweight, float* dbias);
   void (*column_sum)(int64_t n, int64_t c, int64_t width, const float* x, float* out);
   /// y = a·x + y
   void (*axpy)(int64_t n, float a, const float* x, float* y);

@@ -15,10 +15,23 @@ namespace megatrain {
 namespace MT_ISA_NAMESPACE {
 
 extern const CpuKernels kernels;
-const CpuKernels kernels = {
-    MT_STRING(MT_ISA_NAMESPACE) + 4,  // without "isa_"
-    adamw, gemm, gelu, gelu_backward, layer_norm_row, layer_norm_backward_row,
-    layer_norm_backward_columns, column_sum, axpy, add, max, dot, exp_sum, scale, sum, join};
+const CpuKernels kernels = {MT_STRING(MT_ISA_NAMESPACE) + 4,  // without "isa_"
+                            adamw,
+                            gemm,
+                            gelu,
+                            gelu_backward,
+                            layer_norm_row,
+                            layer_norm_backward_row,
+                            layer_norm_backward_columns,
+                            column_sum,
+                            axpy,
+                            add,
+                            max,
+                            dot,
+                            exp_sum,
+                            scale,
+                            sum,
+                            join};
 
 }  // namespace MT_ISA_NAMESPACE
 }  // namespace megatrain

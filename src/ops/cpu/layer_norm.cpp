@@ -9,9 +9,9 @@ void backward(ThreadPool& pool, const LayerNormBackwardArgs& a) {
   const int64_t n = a.x.shape[0], c = a.x.shape[1];
   // Columns first: dx may be x itself.
   pool.parallel_ranges(c, 64, [&](int64_t begin, int64_t end) {
-    cpu_kernels().layer_norm_backward_columns(
-        n, c, end - begin, a.x.f32() + begin, a.mean.f32(), a.rstd.f32(), a.dy.f32() + begin,
-        a.dweight.f32() + begin, a.dbias ? a.dbias.f32() + begin : nullptr);
+    cpu_kernels().layer_norm_backward_columns(n, c, end - begin, a.x.f32() + begin, a.mean.f32(),
+                                              a.rstd.f32(), a.dy.f32() + begin, a.dweight.f32() + begin,
+                                              a.dbias ? a.dbias.f32() + begin : nullptr);
   });
   pool.parallel_ranges(n, row_grain(c), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)

@@ -7,7 +7,9 @@
 
 namespace megatrain {
 
-inline CpuStream& cpu_stream(Stream& s) { return static_cast<CpuStream&>(s); }
+inline CpuStream& cpu_stream(Stream& s) {
+  return static_cast<CpuStream&>(s);
+}
 
 /// Rows per item so that an item touches about 64 K elements.
 inline int64_t row_grain(int64_t columns) {
@@ -18,9 +20,12 @@ inline int64_t row_grain(int64_t columns) {
 class DropoutMask {
  public:
   DropoutMask(const Dropout& d, uint64_t offset)
-      : seed_(d.seed), stream_(d.stream), index_(d.first + offset),
+      : seed_(d.seed),
+        stream_(d.stream),
+        index_(d.first + offset),
         threshold_(static_cast<uint32_t>(static_cast<double>(d.probability) * 4294967296.0)),
-        keep_(1.0f / (1.0f - d.probability)), block_(philox4x32(index_ >> 2, stream_, seed_)) {}
+        keep_(1.0f / (1.0f - d.probability)),
+        block_(philox4x32(index_ >> 2, stream_, seed_)) {}
   float next() {
     const uint32_t r = block_.v[index_ & 3];
     if ((++index_ & 3) == 0) block_ = philox4x32(index_ >> 2, stream_, seed_);

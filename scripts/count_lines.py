@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Counts the core trainer's lines (no blanks, no comments) per directory, and names functions over 60 lines."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent / "src"
+CORE = ["core", "device", "ops", "model", "store", "schedule", "engine", "optim"]
+BESIDE = ["data", "io", "cli"]
+
+
+def code_lines(path):
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group().count("\n"), path.read_text(), flags=re.S)
+    return [line for line in (re.sub(r"//.*", "", raw).strip() for raw in text.split("\n")) if line]
+
+
+def long_functions(path, limit=60):
+    """Brace matching: a block whose opening line looks like a function's and that spans more than `limit` lines."""
+    lines, stack, found = path.read_text().split("\n"), [], []
+    for number, raw in enumerate(lines, 1):
+        line = re.sub(r'//.*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'', "", raw)
+        for ch in line:
+            if ch == "{":
+                head = " ".join(lines[max(0, number - 4):number])
+                is_function = bool(re.search(r"\)\s*(const|override|noexcept|mutable|->\s*[\w:<>]+|\s)*\{?\s*$", re.sub(r"//.*", "", raw).rstrip("{ ") + " {"))
+                stack.append((number, is_function and not re.search(r"\b(if|for|while|switch|namespace|class|struct)\b", raw), head))
+            elif ch == "}" and stack:
+                start, is_function, _ = stack.pop()
+                if is_function and number - start + 1 > limit:
+                    found.append(f"{path.relative_to(ROOT)}:{start}: {number - start + 1} lines")
+    return found
+
+
+total, bad = 0, []
+for group in (CORE, BESIDE):
+    for name in group:
+        files = [p for p in sorted((ROOT / name).rglob("*")) if p.suffix in {".cpp", ".h", ".inc", ".cu", ".cuh"}]
+        count = sum(len(code_lines(p)) for p in files)
+        total += count if group is CORE else 0
+        bad += [f for p in files for f in long_functions(p)]
+        print(f"{name:10} {count:6}")
+    if group is CORE:
+        print(f"{'core':10} {total:6}   (limit 4000)")
+print("functions over 60 lines:", *(bad or ["none"]))
+sys.exit(1 if bad or total > 4000 else 0)
