@@ -7,6 +7,11 @@
 
 namespace megatrain {
 
+/// Reductions and sorting.
+constexpr int64_t kCudaScratchBytes = int64_t{64} << 20;
+/// Workspace that CudaOps needs for a micro-batch of these shapes (StepPlan::workspace).
+int64_t cuda_workspace_bytes(const OpShapes& shapes);
+
 class CudaGemm;
 class CudnnAttention;
 
@@ -14,7 +19,6 @@ class CudaOps : public Ops {
  public:
   CudaOps();
   ~CudaOps() override;
-  int64_t workspace_bytes(const OpShapes& shapes) const override;
   void set_workspace(void* data, int64_t bytes) override;
   void gemm(Stream&, const GemmArgs&) override;
   void column_sum(Stream&, Tensor x, Tensor out) override;
@@ -38,6 +42,7 @@ class CudaOps : public Ops {
   char* library_workspace() const { return workspace_; }
   char* scratch() const;
   char* attention_workspace() const;
+  int64_t attention_bytes() const;
 
   std::unique_ptr<CudaGemm> gemm_;
   std::unique_ptr<CudnnAttention> attention_;

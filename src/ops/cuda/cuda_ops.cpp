@@ -1,0 +1,25 @@
+#include "ops/cuda/cuda_ops.h"
+
+#include "ops/cuda/cudnn_attention.h"
+#include "ops/cuda/gemm.h"
+
+namespace megatrain {
+
+CudaOps::CudaOps() : gemm_(std::make_unique<CudaGemm>()) {}
+CudaOps::~CudaOps() = default;
+
+int64_t cuda_workspace_bytes(const OpShapes& s) {
+  const bool cudnn = CudnnAttention::supports(s.compute, s.seq_len, s.head_dim, s.dropout);
+  return CudaGemm::kWorkspaceBytes + kCudaScratchBytes +
+         (cudnn ? CudnnAttention::workspace_bytes(s.batch, s.seq_len, s.num_heads) : 0);
+}
+
+void CudaOps::set_workspace(void* data, int64_t bytes) {
+  workspace_ = static_cast<char*>(data), workspace_bytes_ = bytes;
+}
+
+char* CudaOps::scratch() const { return workspace_ + CudaGemm::kWorkspaceBytes; }
+char* CudaOps::attention_workspace() const { return scratch() + kCudaScratchBytes; }
+int64_t CudaOps::attention_bytes() const { return workspace_bytes_ - CudaGemm::kWorkspaceBytes - kCudaScratchBytes; }
+
+}  // namespace megatrain
