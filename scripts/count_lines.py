@@ -31,15 +31,18 @@ def long_functions(path, limit=60):
     return found
 
 
-total, bad = 0, []
+total, total_cuda, bad = 0, 0, []
 for group in (CORE, BESIDE):
     for name in group:
         files = [p for p in sorted((ROOT / name).rglob("*")) if p.suffix in {".cpp", ".h", ".inc", ".cu", ".cuh"}]
-        count = sum(len(code_lines(p)) for p in files)
-        total += count if group is CORE else 0
         bad += [f for p in files for f in long_functions(p)]
+        cuda = [p for p in files if "cuda" in p.parts]
+        total_cuda += sum(len(code_lines(p)) for p in cuda)
+        count = sum(len(code_lines(p)) for p in files if p not in cuda)
+        total += count if group is CORE else 0
         print(f"{name:10} {count:6}")
     if group is CORE:
-        print(f"{'core':10} {total:6}   (limit 4000)")
+        print(f"{'core':10} {total:6}   (limit 4000, without the CUDA device)")
+        print(f"{'cuda':10} {total_cuda:6}")
 print("functions over 60 lines:", *(bad or ["none"]))
 sys.exit(1 if bad or total > 4000 else 0)

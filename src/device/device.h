@@ -10,6 +10,7 @@
 
 namespace megatrain {
 
+class CpuEvent;
 class Ops;
 
 enum class DeviceKind { cpu, cuda };
@@ -57,6 +58,8 @@ class Device {
 
   virtual std::unique_ptr<Stream> new_stream(const std::string& name) = 0;
   virtual std::unique_ptr<Event> new_event() = 0;
+  /// An event that the host lane records and this device's streams can wait for.
+  virtual std::unique_ptr<CpuEvent> new_host_event() = 0;
   /// Asynchronous copy in either direction.
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
   virtual Ops& ops() = 0;

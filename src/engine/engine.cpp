@@ -45,6 +45,9 @@ void Engine::place_buffers() {
       memory_.push_back(b.bytes > 0 ? pin(b.bytes) : nullptr);
   }
   arena_.seal();
+  if (const int w = buffers_.workspace(); w >= 0)
+    device_.ops().set_workspace(memory_[static_cast<size_t>(w)],
+                                buffers_.list()[static_cast<size_t>(w)].bytes);
   host_tokens_ = static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 8));
 }
 

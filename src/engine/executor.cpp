@@ -1,9 +1,12 @@
 #include "engine/executor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <limits>
 
+#include "core/error.h"
 #include "ops/ops.h"
 
 namespace megatrain {
@@ -39,10 +42,9 @@ void Executor::prepare(const Schedule& s) {
     stamp_of_[i] = stamp;
     stamp += 2;
     if (!waited[i]) continue;
-    auto& pool = host ? host_events_ : device_events_;
-    size_t& used = host ? host_used : device_used;
-    if (used == pool.size()) pool.push_back(host ? std::make_unique<CpuEvent>() : device_.new_event());
-    event_of_[i] = pool[used++].get();
+    if (host && host_used == host_events_.size()) host_events_.push_back(device_.new_host_event());
+    if (!host && device_used == device_events_.size()) device_events_.push_back(device_.new_event());
+    event_of_[i] = host ? host_events_[host_used++].get() : device_events_[device_used++].get();
   }
   for (size_t lane = 0; lane < kLanes; ++lane) streams_[lane]->reserve_stamps(stamps[lane]);
 }
@@ -50,20 +52,29 @@ void Executor::prepare(const Schedule& s) {
 void Executor::dispatch(const Schedule& s, const std::vector<void*>& buffers, const TaskRunner& runner,
                         const ExecOptions& options) {
   for (size_t i = 0; i < s.tasks.size(); ++i) {
-    const Task& t = s.tasks[i];
-    Stream& q = stream(t.lane);
-    for (int w : t.waits) q.wait(*event_of_[static_cast<size_t>(w)]);
-    q.stamp(stamp_of_[i]);
-    runner(t, q);
-    if (options.poison && t.lane != Lane::host)
-      for (int b : t.frees)
-        if (s.buffers[static_cast<size_t>(b)].bytes > 0)
-          device_.ops().fill_bytes(q, buffers[static_cast<size_t>(b)], 0xff,
-                                   s.buffers[static_cast<size_t>(b)].bytes);
-    q.stamp(stamp_of_[i] + 1);
-    if (event_of_[i]) q.record(*event_of_[i]);
-    if (options.serialize) q.synchronize();
+    try {
+      issue(s, i, buffers, runner, options);
+    } catch (const Error& e) {
+      fail(fmt::format("{}, {}: {}", s.name, describe(s.tasks[i], static_cast<int>(i)), e.what()));
+    }
   }
+}
+
+void Executor::issue(const Schedule& s, size_t i, const std::vector<void*>& buffers, const TaskRunner& runner,
+                     const ExecOptions& options) {
+  const Task& t = s.tasks[i];
+  Stream& q = stream(t.lane);
+  for (int w : t.waits) q.wait(*event_of_[static_cast<size_t>(w)]);
+  q.stamp(stamp_of_[i]);
+  runner(t, q);
+  if (options.poison && t.lane != Lane::host)
+    for (int b : t.frees)
+      if (s.buffers[static_cast<size_t>(b)].bytes > 0)
+        device_.ops().fill_bytes(q, buffers[static_cast<size_t>(b)], 0xff,
+                                 s.buffers[static_cast<size_t>(b)].bytes);
+  q.stamp(stamp_of_[i] + 1);
+  if (event_of_[i]) q.record(*event_of_[i]);
+  if (options.serialize) q.synchronize();
 }
 
 void Executor::synchronize() {

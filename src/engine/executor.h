@@ -45,15 +45,18 @@ class Executor {
   void prepare(const Schedule& schedule);
   void dispatch(const Schedule& schedule, const std::vector<void*>& buffers, const TaskRunner& runner,
                 const ExecOptions& options);
+  void issue(const Schedule& schedule, size_t task, const std::vector<void*>& buffers,
+             const TaskRunner& runner, const ExecOptions& options);
   void synchronize();
   void collect(const Schedule& schedule, Timeline* timeline) const;
 
   Device& device_;
   std::unique_ptr<Stream> streams_[kLanes];
-  std::vector<std::unique_ptr<Event>> device_events_, host_events_;  // grown once, then reused
+  std::vector<std::unique_ptr<Event>> device_events_;  // grown once, then reused
+  std::vector<std::unique_ptr<CpuEvent>> host_events_;
   CpuEvent gate_;
-  std::vector<Event*> event_of_;                                     // per task, null if nobody waits
-  std::vector<int> stamp_of_;                                        // per task, within its lane
+  std::vector<Event*> event_of_;  // per task, null if nobody waits
+  std::vector<int> stamp_of_;     // per task, within its lane
 };
 
 }  // namespace megatrain

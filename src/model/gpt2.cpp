@@ -179,15 +179,17 @@ class Gpt2Head : public HeadTemplate {
     const Saved s = carve(ctx.work, n, ctx.compute, g != nullptr);
     const Tensor weight = w.at(p_.head);
     norm(ctx, w, x, s);
+    const int64_t stride = s.logits.shape[1];
     for (int64_t first = 0; first < n; first += s.logits.shape[0]) {
       const int64_t rows = std::min(s.logits.shape[0], n - first);
-      const Tensor logits = s.logits.rows(0, rows), y = s.ln.rows(first, rows);
-      ctx.ops.gemm(ctx.stream, {y, weight, logits, false, true, false, {}});
+      const Tensor logits(s.logits.data, s.logits.dtype, {rows, spec_.vocab_size}),
+          y = s.ln.rows(first, rows);
+      ctx.ops.gemm(ctx.stream, {y, weight, logits, false, true, false, {}, 0, 0, stride});
       ctx.ops.cross_entropy(ctx.stream, {logits, mb.targets.rows(first, rows), s.losses.rows(first, rows),
-                                         ctx.loss_scale, g != nullptr});
+                                         ctx.loss_scale, g != nullptr, stride});
       if (!g) continue;
-      ctx.ops.gemm(ctx.stream, {logits, y, g->at(p_.head), true, false, true, {}});
-      ctx.ops.gemm(ctx.stream, {logits, weight, s.dln.rows(first, rows), false, false, false, {}});
+      ctx.ops.gemm(ctx.stream, {logits, y, g->at(p_.head), true, false, true, {}, stride});
+      ctx.ops.gemm(ctx.stream, {logits, weight, s.dln.rows(first, rows), false, false, false, {}, stride});
     }
     ctx.ops.sum(ctx.stream, s.losses, loss, false);
     if (g)
@@ -224,7 +226,7 @@ class Gpt2Head : public HeadTemplate {
     Saved s;
     s.ln = ws.take(type, {n, c}), s.mean = ws.take(DType::f32, {n}), s.rstd = ws.take(DType::f32, {n});
     s.losses = ws.take(DType::f32, {n});
-    s.logits = ws.take(type, {std::min(chunk, n), spec_.vocab_size});
+    s.logits = ws.take(type, {std::min(chunk, n), (spec_.vocab_size + 63) / 64 * 64});  // aligned rows
     if (backward) s.dln = ws.take(type, {n, c});
     s.bytes = ws.used();
     return s;

@@ -11,13 +11,16 @@ namespace megatrain {
 
 enum class Activation { gelu, gelu_tanh };
 
-/// C = op(A)·op(B) [+ bias] [+ C]. A, B and C are row-major with leading dimension = shape[1].
+/// C = op(A)·op(B) [+ bias] [+ C]. Row-major; a leading dimension of 0 means shape[1].
 struct GemmArgs {
   Tensor a, b, c;
   bool trans_a = false, trans_b = false;
   bool accumulate = false;  ///< adds to C instead of overwriting it
   Tensor bias;              ///< optional [N], added to every row of C
+  int64_t lda = 0, ldb = 0, ldc = 0;
 };
+/// Throws std::logic_error when the shapes do not agree.
+void check_shapes(const GemmArgs& args);
 
 /// Layer norm over the last dimension (Ba et al. 2016). x, y [N, C]; weight, bias [C] (bias optional);
 /// mean, rstd [N] fp32 are saved for the backward.
@@ -72,11 +75,21 @@ struct CrossEntropyArgs {
   Tensor logits, targets, losses;
   float scale = 1;
   bool backward = true;
+  int64_t stride = 0;  ///< elements from row to row of the logits; 0: V. The pad may be overwritten
+};
+
+/// What a device needs to size its workspace.
+struct OpShapes {
+  int64_t batch = 0, seq_len = 0, num_heads = 0, head_dim = 0;
+  DType compute = DType::f32;
+  double dropout = 0;
 };
 
 class Ops {
  public:
   virtual ~Ops() = default;
+  /// Memory for libraries, reductions and sorting, used by the compute stream only. The CPU needs none.
+  virtual void set_workspace(void* /*data*/, int64_t /*bytes*/) {}
   virtual void gemm(Stream&, const GemmArgs&) = 0;
   /// out[c] += sum over rows of x[:, c].
   virtual void column_sum(Stream&, Tensor x, Tensor out) = 0;

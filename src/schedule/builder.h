@@ -20,6 +20,7 @@ struct StepPlan {
   bool update_in_backward = false;  ///< optimize each unit as its gradient lands (needs no global norm)
   bool training = true;             ///< false: forward only (evaluation, generation)
   DType compute = DType::f32;
+  int64_t (*workspace)(const OpShapes&) = nullptr;  ///< the device's workspace, null: none
 
   int64_t micro_batches() const { return (batch + micro_batch - 1) / micro_batch; }
   int64_t wave_size() const { return wave > 0 && wave < micro_batches() ? wave : micro_batches(); }
@@ -55,6 +56,7 @@ class StepBuffers {
   int work() const { return work_; }
   int logits() const { return logits_; }
   int staging() const { return staging_; }
+  int workspace() const { return workspace_; }
   /// Device bytes as the arena will hand them out.
   int64_t device_bytes() const;
   int64_t host_bytes() const;
@@ -71,7 +73,8 @@ class StepBuffers {
   int layers_ = 0, embedding_gradient_unit_ = 0;
   int64_t wave_size_ = 0;
   bool training_ = true;
-  int tokens_ = -1, loss_ = -1, norm_ = -1, host_results_ = -1, work_ = -1, logits_ = -1, staging_ = -1;
+  int tokens_ = -1, loss_ = -1, norm_ = -1, host_results_ = -1, work_ = -1, logits_ = -1, staging_ = -1,
+      workspace_ = -1;
 };
 
 /// What the buffers hold when a schedule starts.

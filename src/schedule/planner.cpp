@@ -12,8 +12,6 @@
 namespace megatrain {
 namespace {
 
-constexpr int64_t kMicroBatchTokens = 4096;  // beyond this the CPU's matrix products gain nothing
-
 std::string gib(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
 }
@@ -124,7 +122,7 @@ MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   check_store(model, r);
   StepPlan p;
   p.batch = r.batch, p.seq_len = r.seq_len, p.update_in_backward = r.update_in_backward;
-  p.training = r.training, p.compute = r.compute;
+  p.training = r.training, p.compute = r.compute, p.workspace = r.workspace;
   if (r.micro_batch > r.batch)
     fail(fmt::format("micro_batch: {} is more than batch_size {}; lower it or leave it at 0", r.micro_batch,
                      r.batch));
@@ -133,7 +131,7 @@ MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   set_residency(model, p, r.residency == "resident" ? model.block_count() : 0);
   if (!fits(model, r, p)) refuse(model, r, p);
   if (r.micro_batch == 0) {
-    const int64_t most = std::clamp<int64_t>(kMicroBatchTokens / r.seq_len, 1, r.batch);
+    const int64_t most = std::clamp<int64_t>(r.micro_batch_tokens / r.seq_len, 1, r.batch);
     p.micro_batch = largest(1, most, [&](int64_t b) {
       StepPlan q = p;
       q.micro_batch = b;

@@ -16,9 +16,11 @@ struct PlanRequest {
   bool update_in_backward = false;
   bool training = true;
   DType compute = DType::f32;
-  int64_t device_limit = 0;        ///< bytes; 0: what the host has left (CPU device)
-  int64_t host_available = 0;      ///< bytes of host memory that may be taken
-  bool device_shares_host = true;  ///< the CPU device's memory is host memory too
+  int64_t (*workspace)(const OpShapes&) = nullptr;
+  int64_t micro_batch_tokens = 4096;  ///< beyond this, larger matrix products gain nothing
+  int64_t device_limit = 0;           ///< bytes; 0: what the host has left (CPU device)
+  int64_t host_available = 0;         ///< bytes of host memory that may be taken
+  bool device_shares_host = true;     ///< the CPU device's memory is host memory too
 };
 
 struct MemoryLine {

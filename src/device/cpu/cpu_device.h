@@ -27,6 +27,7 @@ class CpuDevice : public Device {
 
   std::unique_ptr<Stream> new_stream(const std::string& name) override;
   std::unique_ptr<Event> new_event() override { return std::make_unique<CpuEvent>(); }
+  std::unique_ptr<CpuEvent> new_host_event() override { return std::make_unique<CpuEvent>(); }
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   Ops& ops() override { return *ops_; }
   int threads() const { return threads_; }

@@ -21,7 +21,7 @@ class CpuEvent : public Event {
   /// Ticket of the latest record; the stream signals tickets in order.
   uint64_t next_ticket();
   uint64_t recorded() const;
-  void signal(uint64_t ticket);
+  virtual void signal(uint64_t ticket);
   void wait_for(uint64_t ticket);
 
  private:

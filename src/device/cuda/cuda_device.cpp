@@ -43,8 +43,12 @@ WaitValue wait_value() {
 CudaEvent::CudaEvent() {
   MT_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync));
 }
-CudaEvent::~CudaEvent() { cudaEventDestroy(event_); }
-void CudaEvent::synchronize() { MT_CUDA(cudaEventSynchronize(event_)); }
+CudaEvent::~CudaEvent() {
+  cudaEventDestroy(event_);
+}
+void CudaEvent::synchronize() {
+  MT_CUDA(cudaEventSynchronize(event_));
+}
 
 CudaHostEvent::CudaHostEvent() {
   void* p = nullptr;
@@ -52,7 +56,9 @@ CudaHostEvent::CudaHostEvent() {
   flag_ = static_cast<volatile uint32_t*>(p);
   *flag_ = 0;
 }
-CudaHostEvent::~CudaHostEvent() { cudaFreeHost(const_cast<uint32_t*>(flag_)); }
+CudaHostEvent::~CudaHostEvent() {
+  cudaFreeHost(const_cast<uint32_t*>(flag_));
+}
 
 void CudaHostEvent::signal(uint64_t ticket) {
   CpuEvent::signal(ticket);
@@ -65,7 +71,8 @@ void CudaHostEvent::wait_on(cudaStream_t stream) {
   MT_CUDA(cudaHostGetDevicePointer(&address, const_cast<uint32_t*>(flag_), 0));
   const CUresult rc = wait_value()(stream, reinterpret_cast<CUdeviceptr>(address),
                                    static_cast<uint32_t>(recorded()), CU_STREAM_WAIT_VALUE_GEQ);
-  if (rc != CUDA_SUCCESS) fail(fmt::format("CUDA: cuStreamWaitValue32 failed with error {}", static_cast<int>(rc)));
+  if (rc != CUDA_SUCCESS)
+    fail(fmt::format("CUDA: cuStreamWaitValue32 failed with error {}", static_cast<int>(rc)));
 }
 
 CudaStream::CudaStream() {
@@ -80,14 +87,18 @@ CudaStream::~CudaStream() {
   cudaStreamDestroy(stream_);
 }
 
-void CudaStream::record(Event& event) { MT_CUDA(cudaEventRecord(static_cast<CudaEvent&>(event).handle(), stream_)); }
+void CudaStream::record(Event& event) {
+  MT_CUDA(cudaEventRecord(static_cast<CudaEvent&>(event).handle(), stream_));
+}
 
 void CudaStream::wait(Event& event) {
   if (auto* e = dynamic_cast<CudaHostEvent*>(&event)) return e->wait_on(stream_);
   MT_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).handle(), 0));
 }
 
-void CudaStream::synchronize() { MT_CUDA(cudaStreamSynchronize(stream_)); }
+void CudaStream::synchronize() {
+  MT_CUDA(cudaStreamSynchronize(stream_));
+}
 
 void CudaStream::reserve_stamps(int slots) {
   while (stamps_.size() < static_cast<size_t>(slots)) {
@@ -99,7 +110,9 @@ void CudaStream::reserve_stamps(int slots) {
   base_seconds_ = host_now();
 }
 
-void CudaStream::stamp(int slot) { MT_CUDA(cudaEventRecord(stamps_[static_cast<size_t>(slot)], stream_)); }
+void CudaStream::stamp(int slot) {
+  MT_CUDA(cudaEventRecord(stamps_[static_cast<size_t>(slot)], stream_));
+}
 
 double CudaStream::stamp_seconds(int slot) const {
   float ms = 0;
@@ -136,14 +149,16 @@ CudaDevice::~CudaDevice() = default;
 
 void* CudaDevice::allocate(int64_t bytes) {
   if (used_ + bytes > limit_)
-    fail(fmt::format("{}: {} asked, {} of {} held; raise memory_limit", name_, format_bytes(static_cast<double>(bytes)),
-                     format_bytes(static_cast<double>(used_)), format_bytes(static_cast<double>(limit_))));
+    fail(fmt::format("{}: {} asked, {} of {} held; raise memory_limit", name_,
+                     format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(used_)),
+                     format_bytes(static_cast<double>(limit_))));
   void* p = nullptr;
   const cudaError_t error = cudaMalloc(&p, static_cast<size_t>(bytes));
   if (error != cudaSuccess) {
     cudaGetLastError();
-    fail(fmt::format("{}: the driver refused {} ({}); another program may be using the GPU, or set memory_limit",
-                     name_, format_bytes(static_cast<double>(bytes)), cudaGetErrorString(error)));
+    fail(fmt::format(
+        "{}: the driver refused {} ({}); another program may be using the GPU, or set memory_limit", name_,
+        format_bytes(static_cast<double>(bytes)), cudaGetErrorString(error)));
   }
   used_ += bytes;
   peak_ = std::max(peak_, used_);
@@ -164,8 +179,9 @@ bool CudaDevice::pin(char* data, int64_t bytes) {
     cudaGetLastError();  // sticky otherwise: it would surface in an unrelated call
     for (int64_t done = 0; done < at; done += kPinPiece) cudaHostUnregister(data + done);
     if (!warned_)
-      fmt::print(stderr, "warning: the system does not pin host memory ({}; raise 'ulimit -l' or the container's "
-                         "memlock limit); copies will not overlap and run at about a third of the speed\n",
+      fmt::print(stderr,
+                 "warning: the system does not pin host memory ({}; raise 'ulimit -l' or the container's "
+                 "memlock limit); copies will not overlap and run at about a third of the speed\n",
                  cudaGetErrorString(error));
     warned_ = true;
     return false;
@@ -179,7 +195,8 @@ void* CudaDevice::allocate_pinned(int64_t bytes) {
   std::vector<std::thread> team;  // first touch in parallel: page faults are what pinning waits for
   for (int t = 0; t < threads; ++t)
     team.emplace_back([=] {
-      for (int64_t at = bytes / threads * t / 4096 * 4096; at < (t + 1 == threads ? bytes : bytes / threads * (t + 1)); at += 4096)
+      for (int64_t at = bytes / threads * t / 4096 * 4096;
+           at < (t + 1 == threads ? bytes : bytes / threads * (t + 1)); at += 4096)
         static_cast<volatile char*>(p)[at] = 0;
     });
   for (auto& t : team) t.join();
@@ -197,7 +214,9 @@ void CudaDevice::release_pinned(void* data, int64_t bytes) {
   pinned_ -= bytes;
 }
 
-std::unique_ptr<Stream> CudaDevice::new_stream(const std::string&) { return std::make_unique<CudaStream>(); }
+std::unique_ptr<Stream> CudaDevice::new_stream(const std::string&) {
+  return std::make_unique<CudaStream>();
+}
 
 void CudaDevice::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   MT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, cuda_stream(stream)));

@@ -54,7 +54,9 @@ class CudaStream : public Stream {
   double base_seconds_ = 0;
 };
 
-inline cudaStream_t cuda_stream(Stream& s) { return static_cast<CudaStream&>(s).handle(); }
+inline cudaStream_t cuda_stream(Stream& s) {
+  return static_cast<CudaStream&>(s).handle();
+}
 
 class CudaDevice : public Device {
  public:

@@ -10,7 +10,7 @@ namespace {
 
 void row(const CrossEntropyArgs& a, int64_t r) {
   const int64_t v = a.logits.shape[1];
-  float* x = a.logits.f32() + r * v;
+  float* x = a.logits.f32() + r * (a.stride > 0 ? a.stride : v);
   const int32_t target = a.targets.i32()[r];
   if (target < 0) {
     a.losses.f32()[r] = 0;

@@ -26,7 +26,8 @@ Tiling tiling(int64_t m, int64_t n) {
 
 void gemm_tiles(ThreadPool& pool, const GemmArgs& g) {
   const int64_t m = g.c.shape[0], n = g.c.shape[1], k = g.a.shape[g.trans_a ? 0 : 1];
-  const int64_t lda = g.a.shape[1], ldb = g.b.shape[1], ldc = n;
+  const int64_t lda = g.lda > 0 ? g.lda : g.a.shape[1], ldb = g.ldb > 0 ? g.ldb : g.b.shape[1];
+  const int64_t ldc = g.ldc > 0 ? g.ldc : n;
   const Tiling tile = tiling(m, n);
   const int64_t across = (n + tile.columns - 1) / tile.columns;
   const int64_t down = (m + tile.rows - 1) / tile.rows;
@@ -44,11 +45,15 @@ void gemm_tiles(ThreadPool& pool, const GemmArgs& g) {
 
 }  // namespace
 
-void CpuOps::gemm(Stream& s, const GemmArgs& g) {
+void check_shapes(const GemmArgs& g) {
   const int64_t k = g.a.shape[g.trans_a ? 0 : 1];
   if (k != g.b.shape[g.trans_b ? 1 : 0] || g.c.shape[0] != g.a.shape[g.trans_a ? 1 : 0] ||
       g.c.shape[1] != g.b.shape[g.trans_b ? 0 : 1])
     throw std::logic_error("gemm: shapes do not agree");
+}
+
+void CpuOps::gemm(Stream& s, const GemmArgs& g) {
+  check_shapes(g);
   cpu_stream(s).enqueue([g](ThreadPool& pool) { gemm_tiles(pool, g); });
 }
 

@@ -32,7 +32,8 @@ template <class T>
 __device__ void load_row(const T* p, const Dims& s, float (&v)[kMaxPerLane]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int e = 0; e < kMaxPerLane; ++e) v[e] = e < s.per_lane && lane + 32 * e < s.d ? to_float(p[lane + 32 * e]) : 0.0f;
+  for (int e = 0; e < kMaxPerLane; ++e)
+    v[e] = e < s.per_lane && lane + 32 * e < s.d ? to_float(p[lane + 32 * e]) : 0.0f;
 }
 
 template <class T>
@@ -91,7 +92,8 @@ __global__ void make_delta(Dims s, int64_t rows, const T* out, const T* dout, fl
 }
 
 template <class T>
-__global__ void backward_query(Dims s, int64_t rows, const T* qkv, const float* lse, const T* dout, const float* delta, T* dqkv, Dropout d) {
+__global__ void backward_query(Dims s, int64_t rows, const T* qkv, const float* lse, const T* dout,
+                               const float* delta, T* dqkv, Dropout d) {
   const Row r(s, rows);
   if (!r.valid) return;
   const int64_t c = s.h * s.d;
@@ -111,17 +113,20 @@ __global__ void backward_query(Dims s, int64_t rows, const T* qkv, const float* 
 }
 
 template <class T>
-__global__ void backward_key(Dims s, int64_t rows, const T* qkv, const float* lse, const T* dout, const float* delta, T* dqkv, Dropout d) {
+__global__ void backward_key(Dims s, int64_t rows, const T* qkv, const float* lse, const T* dout,
+                             const float* delta, T* dqkv, Dropout d) {
   const Row r(s, rows);
   if (!r.valid) return;
   const int64_t c = s.h * s.d, at = r.qkv + r.i * 3 * c;
-  float q[kMaxPerLane], g[kMaxPerLane], k[kMaxPerLane], v[kMaxPerLane], dk[kMaxPerLane] = {0}, dv[kMaxPerLane] = {0};
+  float q[kMaxPerLane], g[kMaxPerLane], k[kMaxPerLane], v[kMaxPerLane], dk[kMaxPerLane] = {0},
+                                                                        dv[kMaxPerLane] = {0};
   load_row(qkv + at + c, s, k);
   load_row(qkv + at + 2 * c, s, v);
   for (int64_t i = r.i; i < s.t; ++i) {
     load_row(qkv + r.qkv + i * 3 * c, s, q);
     load_row(dout + r.out + i * c, s, g);
-    const float p = expf(warp_dot(q, k) * s.scale - lse[r.item * s.t + i]), keep = keep_factor(d, s, r.item, i, r.i);
+    const float p = expf(warp_dot(q, k) * s.scale - lse[r.item * s.t + i]),
+                keep = keep_factor(d, s, r.item, i, r.i);
     const float ds = p * (warp_dot(g, v) * keep - delta[r.item * s.t + i]) * s.scale;
 #pragma unroll
     for (int e = 0; e < kMaxPerLane; ++e) dk[e] += ds * q[e], dv[e] += p * keep * g[e];
@@ -133,7 +138,8 @@ __global__ void backward_key(Dims s, int64_t rows, const T* qkv, const float* ls
 template <class Args>
 Dims dims_of(const Args& a) {
   if (a.head_dim > 32 * kMaxPerLane) fail("CUDA attention: head_dim above 256 is not supported");
-  return {a.seq_len, a.num_heads, a.head_dim, 1.0f / sqrtf(static_cast<float>(a.head_dim)), static_cast<int>((a.head_dim + 31) / 32)};
+  return {a.seq_len, a.num_heads, a.head_dim, 1.0f / sqrtf(static_cast<float>(a.head_dim)),
+          static_cast<int>((a.head_dim + 31) / 32)};
 }
 
 }  // namespace
@@ -147,8 +153,8 @@ void CudaOps::attention(Stream& s, const AttentionArgs& a) {
   const int64_t rows = a.batch * a.num_heads * a.seq_len;
   by_dtype(a.qkv.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    forward<T><<<blocks_for(rows, kWarps), kWarps * 32, 0, cuda_stream(s)>>>(d, rows, static_cast<T*>(a.qkv.data), static_cast<T*>(a.out.data),
-                                                                            a.lse.f32(), a.dropout);
+    forward<T><<<blocks_for(rows, kWarps), kWarps * 32, 0, cuda_stream(s)>>>(
+        d, rows, static_cast<T*>(a.qkv.data), static_cast<T*>(a.out.data), a.lse.f32(), a.dropout);
   });
   MT_CUDA(cudaGetLastError());
 }
@@ -165,9 +171,12 @@ void CudaOps::attention_backward(Stream& s, const AttentionBackwardArgs& a) {
     using T = std::remove_pointer_t<decltype(t)>;
     const auto *qkv = static_cast<T*>(a.qkv.data), *dout = static_cast<T*>(a.dout.data);
     auto* dqkv = static_cast<T*>(a.dqkv.data);
-    make_delta<T><<<blocks, kWarps * 32, 0, cuda_stream(s)>>>(d, rows, static_cast<T*>(a.out.data), dout, a.delta.f32());
-    backward_query<T><<<blocks, kWarps * 32, 0, cuda_stream(s)>>>(d, rows, qkv, a.lse.f32(), dout, a.delta.f32(), dqkv, a.dropout);
-    backward_key<T><<<blocks, kWarps * 32, 0, cuda_stream(s)>>>(d, rows, qkv, a.lse.f32(), dout, a.delta.f32(), dqkv, a.dropout);
+    make_delta<T><<<blocks, kWarps * 32, 0, cuda_stream(s)>>>(d, rows, static_cast<T*>(a.out.data), dout,
+                                                              a.delta.f32());
+    backward_query<T><<<blocks, kWarps * 32, 0, cuda_stream(s)>>>(d, rows, qkv, a.lse.f32(), dout,
+                                                                  a.delta.f32(), dqkv, a.dropout);
+    backward_key<T><<<blocks, kWarps * 32, 0, cuda_stream(s)>>>(d, rows, qkv, a.lse.f32(), dout,
+                                                                a.delta.f32(), dqkv, a.dropout);
   });
   MT_CUDA(cudaGetLastError());
 }

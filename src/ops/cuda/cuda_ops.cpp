@@ -18,8 +18,14 @@ void CudaOps::set_workspace(void* data, int64_t bytes) {
   workspace_ = static_cast<char*>(data), workspace_bytes_ = bytes;
 }
 
-char* CudaOps::scratch() const { return workspace_ + CudaGemm::kWorkspaceBytes; }
-char* CudaOps::attention_workspace() const { return scratch() + kCudaScratchBytes; }
-int64_t CudaOps::attention_bytes() const { return workspace_bytes_ - CudaGemm::kWorkspaceBytes - kCudaScratchBytes; }
+char* CudaOps::scratch() const {
+  return workspace_ + CudaGemm::kWorkspaceBytes;
+}
+char* CudaOps::attention_workspace() const {
+  return scratch() + kCudaScratchBytes;
+}
+int64_t CudaOps::attention_bytes() const {
+  return workspace_bytes_ - CudaGemm::kWorkspaceBytes - kCudaScratchBytes;
+}
 
 }  // namespace megatrain

@@ -1,5 +1,6 @@
 #pragma once
-// defines: CudaOps — the Ops of the CUDA device: cuBLASLt products, cuDNN attention, own kernels for the rest.
+// defines: CudaOps — the Ops of the CUDA device: cuBLASLt products, cuDNN attention, own kernels for the
+// rest.
 
 #include <memory>
 

@@ -15,7 +15,8 @@ class CudnnAttention {
   CudnnAttention();
   ~CudnnAttention();
   /// True for what cuDNN computes here: bf16, no dropout, T a multiple of 128, head_dim a multiple of 8 up to
-  /// 128. (cuDNN 9's Hopper backward gives NaN for some masks at T mod 128 = 64; other T take our own kernel.)
+  /// 128. (cuDNN 9's Hopper backward gives NaN for some masks at T mod 128 = 64; other T take our own
+  /// kernel.)
   static bool supports(DType type, int64_t seq_len, int64_t head_dim, double dropout);
   /// Workspace for whole sequences where that is at most 1 GiB, else for as many heads as fit; at least one.
   /// The deterministic backward before cuDNN 9.25 materialises dP: 2 bytes · heads · T².

@@ -14,7 +14,8 @@ __device__ float gelu_value(float v, bool tanh_form) {
 __device__ float gelu_slope(float v, bool tanh_form) {
   if (tanh_form) {
     const float th = tanhf(0.79788456080286536f * (v + 0.044715f * v * v * v));
-    return 0.5f * (1.0f + th) + 0.5f * v * (1.0f - th * th) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * v * v);
+    return 0.5f * (1.0f + th) +
+           0.5f * v * (1.0f - th * th) * 0.79788456080286536f * (1.0f + 3.0f * 0.044715f * v * v);
   }
   return 0.5f * (1.0f + erff(v * 0.70710678118654752f)) + v * 0.39894228040143268f * expf(-0.5f * v * v);
 }
@@ -106,8 +107,9 @@ __global__ void join(int64_t n, const uint16_t* hi, const uint16_t* lo, float* o
 // One block a row: running maximum and sum (online softmax), then loss and the gradient in place. Rows have
 // a stride that is a multiple of 8; the pad is written with zeros so that products over it add nothing.
 template <class T>
-__global__ void __launch_bounds__(512) cross_entropy_row(int v, int64_t stride, T* logits, const int32_t* targets, float* losses, float scale,
-                                  bool backward) {
+__global__ void __launch_bounds__(512)
+    cross_entropy_row(int v, int64_t stride, T* logits, const int32_t* targets, float* losses, float scale,
+                      bool backward) {
   __shared__ float shared[32], top_shared[32];
   T* x = logits + static_cast<int64_t>(blockIdx.x) * stride;
   const int target = targets[blockIdx.x], packs = static_cast<int>(stride / 8);
@@ -146,7 +148,8 @@ __global__ void __launch_bounds__(512) cross_entropy_row(int v, int64_t stride, 
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const int column = p * 8 + j;
-      e[j] = target < 0 || column >= v ? 0.0f : __expf(e[j] - all) * factor - (column == target ? scale : 0.0f);
+      e[j] =
+          target < 0 || column >= v ? 0.0f : __expf(e[j] - all) * factor - (column == target ? scale : 0.0f);
     }
     store8(x + p * 8, e);
   }
@@ -163,8 +166,8 @@ void CudaOps::activation(Stream& s, Activation kind, Tensor x, Tensor y) {
   const int64_t packs = packs_of(x);
   by_dtype(x.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    gelu<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(packs, kind == Activation::gelu_tanh,
-                                                                         static_cast<T*>(x.data), static_cast<T*>(y.data));
+    gelu<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(
+        packs, kind == Activation::gelu_tanh, static_cast<T*>(x.data), static_cast<T*>(y.data));
   });
   MT_CUDA(cudaGetLastError());
 }
@@ -183,8 +186,8 @@ void CudaOps::residual_add(Stream& s, Tensor x, Tensor branch, Tensor y, const D
   const int64_t packs = packs_of(x);
   by_dtype(x.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    add<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(packs, static_cast<T*>(x.data),
-                                                                        static_cast<T*>(branch.data), static_cast<T*>(y.data), d);
+    add<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(
+        packs, static_cast<T*>(x.data), static_cast<T*>(branch.data), static_cast<T*>(y.data), d);
   });
   MT_CUDA(cudaGetLastError());
 }
@@ -193,7 +196,8 @@ void CudaOps::dropout(Stream& s, Tensor in, Tensor out, const Dropout& d) {
   const int64_t packs = packs_of(in);
   by_dtype(in.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    drop<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(packs, static_cast<T*>(in.data), static_cast<T*>(out.data), d);
+    drop<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(packs, static_cast<T*>(in.data),
+                                                                          static_cast<T*>(out.data), d);
   });
   MT_CUDA(cudaGetLastError());
 }
@@ -204,7 +208,8 @@ void CudaOps::cross_entropy(Stream& s, const CrossEntropyArgs& a) {
   by_dtype(a.logits.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     cross_entropy_row<T><<<static_cast<unsigned>(n), 512, 0, cuda_stream(s)>>>(
-        static_cast<int>(v), stride, static_cast<T*>(a.logits.data), a.targets.i32(), a.losses.f32(), a.scale, a.backward);
+        static_cast<int>(v), stride, static_cast<T*>(a.logits.data), a.targets.i32(), a.losses.f32(), a.scale,
+        a.backward);
   });
   MT_CUDA(cudaGetLastError());
 }
@@ -225,7 +230,8 @@ void CudaOps::fill_bytes(Stream& s, void* data, int value, int64_t bytes) {
 }
 
 void CudaOps::join_planes(Stream& s, const uint16_t* hi, const uint16_t* lo, Tensor weights) {
-  join<<<blocks_for(weights.numel(), kThreads), kThreads, 0, cuda_stream(s)>>>(weights.numel(), hi, lo, weights.f32());
+  join<<<blocks_for(weights.numel(), kThreads), kThreads, 0, cuda_stream(s)>>>(weights.numel(), hi, lo,
+                                                                               weights.f32());
   MT_CUDA(cudaGetLastError());
 }
 

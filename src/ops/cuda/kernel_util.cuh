@@ -24,7 +24,8 @@ __device__ inline void load8(const bf16* p, float (&v)[8]) {
   const uint4 u = *reinterpret_cast<const uint4*>(p);
   const unsigned w[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) v[2 * i] = __uint_as_float(w[i] << 16), v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+  for (int i = 0; i < 4; ++i)
+    v[2 * i] = __uint_as_float(w[i] << 16), v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
 }
 __device__ inline void store8(float* p, const float (&v)[8]) {
   reinterpret_cast<float4*>(p)[0] = make_float4(v[0], v[1], v[2], v[3]);
@@ -36,12 +37,18 @@ __device__ inline void store8(bf16* p, const float (&v)[8]) {
   for (int i = 0; i < 4; ++i) h[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
   *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(h);
 }
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(bf16 x) {
+  return __bfloat162float(x);
+}
 template <class T>
 __device__ inline T from_float(float x) {
-  if constexpr (sizeof(T) == 4) return x;
-  else return __float2bfloat16_rn(x);
+  if constexpr (sizeof(T) == 4)
+    return x;
+  else
+    return __float2bfloat16_rn(x);
 }
 
 /// Sum over the block's threads, in a fixed order; every thread gets it. `shared` holds 32 values.

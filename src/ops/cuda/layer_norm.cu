@@ -1,5 +1,6 @@
 // Layer norm: one block a row, the row in registers, 16-byte accesses. The backward reads x and dy once: each
-// block walks rows and keeps its part of dweight and dbias in registers; a second kernel adds the parts in order.
+// block walks rows and keeps its part of dweight and dbias in registers; a second kernel adds the parts in
+// order.
 #include "ops/cuda/kernel_util.cuh"
 
 namespace megatrain {
@@ -9,8 +10,8 @@ constexpr int kThreads = 256;
 
 // V packs of 8 elements a thread: C <= 2048·V.
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads) forward(int c, const T* x, const T* w, const T* b, float eps, T* y, float* mean_out,
-                        float* rstd_out) {
+__global__ void __launch_bounds__(kThreads)
+    forward(int c, const T* x, const T* w, const T* b, float eps, T* y, float* mean_out, float* rstd_out) {
   __shared__ float shared[32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * c;
   float v[V][8], sum = 0, square = 0;
@@ -29,7 +30,8 @@ __global__ void __launch_bounds__(kThreads) forward(int c, const T* x, const T* 
   for (int i = 0; i < V; ++i)
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      if ((i * kThreads + static_cast<int>(threadIdx.x)) * 8 < c) square += (v[i][j] - mean) * (v[i][j] - mean);
+      if ((i * kThreads + static_cast<int>(threadIdx.x)) * 8 < c)
+        square += (v[i][j] - mean) * (v[i][j] - mean);
   const float rstd = rsqrtf(block_sum(square, shared) / static_cast<float>(c) + eps);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -46,8 +48,9 @@ __global__ void __launch_bounds__(kThreads) forward(int c, const T* x, const T* 
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads) backward(int64_t n, int c, const T* x, const T* w, const float* mean, const float* rstd,
-                         const T* dy, T* dx, bool accumulate, float* partial) {
+__global__ void __launch_bounds__(kThreads)
+    backward(int64_t n, int c, const T* x, const T* w, const float* mean, const float* rstd, const T* dy,
+             T* dx, bool accumulate, float* partial) {
   __shared__ float2 shared[2][kThreads / 32];
   float dw[V][8] = {}, db[V][8] = {};
   int phase = 0;
@@ -145,10 +148,14 @@ template <class F>
 void by_packs(int64_t c, F&& f) {
   if (c % 8 != 0 || c > 2048 * 8) fail("CUDA layer norm: hidden_size must be a multiple of 8, at most 16384");
   const int64_t packs = (c + 2047) / 2048;
-  if (packs <= 1) f(std::integral_constant<int, 1>());
-  else if (packs == 2) f(std::integral_constant<int, 2>());
-  else if (packs <= 4) f(std::integral_constant<int, 4>());
-  else f(std::integral_constant<int, 8>());
+  if (packs <= 1)
+    f(std::integral_constant<int, 1>());
+  else if (packs == 2)
+    f(std::integral_constant<int, 2>());
+  else if (packs <= 4)
+    f(std::integral_constant<int, 4>());
+  else
+    f(std::integral_constant<int, 8>());
 }
 
 }  // namespace
@@ -159,8 +166,8 @@ void CudaOps::layer_norm(Stream& s, const LayerNormArgs& a) {
     using T = std::remove_pointer_t<decltype(t)>;
     by_packs(c, [&](auto v) {
       forward<T, decltype(v)::value><<<static_cast<unsigned>(n), kThreads, 0, cuda_stream(s)>>>(
-          static_cast<int>(c), static_cast<T*>(a.x.data), static_cast<T*>(a.weight.data), static_cast<T*>(a.bias.data), a.eps,
-          static_cast<T*>(a.y.data), a.mean.f32(), a.rstd.f32());
+          static_cast<int>(c), static_cast<T*>(a.x.data), static_cast<T*>(a.weight.data),
+          static_cast<T*>(a.bias.data), a.eps, static_cast<T*>(a.y.data), a.mean.f32(), a.rstd.f32());
     });
   });
   MT_CUDA(cudaGetLastError());
@@ -174,13 +181,16 @@ void CudaOps::layer_norm_backward(Stream& s, const LayerNormBackwardArgs& a) {
     using T = std::remove_pointer_t<decltype(t)>;
     by_packs(c, [&](auto v) {
       backward<T, decltype(v)::value><<<grid, kThreads, 0, cuda_stream(s)>>>(
-          n, static_cast<int>(c), static_cast<T*>(a.x.data), static_cast<T*>(a.weight.data), a.mean.f32(), a.rstd.f32(),
-          static_cast<T*>(a.dy.data), static_cast<T*>(a.dx.data), a.accumulate, partial);
+          n, static_cast<int>(c), static_cast<T*>(a.x.data), static_cast<T*>(a.weight.data), a.mean.f32(),
+          a.rstd.f32(), static_cast<T*>(a.dy.data), static_cast<T*>(a.dx.data), a.accumulate, partial);
     });
   });
   const dim3 threads(32, 8);
-  add_rows<<<blocks_for(c, 32), threads, 0, cuda_stream(s)>>>(grid, 2 * c, static_cast<int>(c), partial, a.dweight.f32());
-  if (a.dbias) add_rows<<<blocks_for(c, 32), threads, 0, cuda_stream(s)>>>(grid, 2 * c, static_cast<int>(c), partial + c, a.dbias.f32());
+  add_rows<<<blocks_for(c, 32), threads, 0, cuda_stream(s)>>>(grid, 2 * c, static_cast<int>(c), partial,
+                                                              a.dweight.f32());
+  if (a.dbias)
+    add_rows<<<blocks_for(c, 32), threads, 0, cuda_stream(s)>>>(grid, 2 * c, static_cast<int>(c), partial + c,
+                                                                a.dbias.f32());
   MT_CUDA(cudaGetLastError());
 }
 
@@ -189,13 +199,16 @@ void CudaOps::column_sum(Stream& s, Tensor x, Tensor out) {
   if (c % 8 != 0) fail("CUDA column sum: the width must be a multiple of 8");
   auto* partial = reinterpret_cast<float*>(scratch());
   const int across = blocks_for(c, 256);
-  const int down = static_cast<int>(std::min<int64_t>((n + 31) / 32, std::max(1, 8 * multiprocessors() / across)));
+  const int down =
+      static_cast<int>(std::min<int64_t>((n + 31) / 32, std::max(1, 8 * multiprocessors() / across)));
   by_dtype(x.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    column_parts<T><<<dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)), 256, 0, cuda_stream(s)>>>(
-        n, static_cast<int>(c), static_cast<T*>(x.data), partial);
+    column_parts<T>
+        <<<dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)), 256, 0, cuda_stream(s)>>>(
+            n, static_cast<int>(c), static_cast<T*>(x.data), partial);
   });
-  add_rows<<<blocks_for(c, 32), dim3(32, 8), 0, cuda_stream(s)>>>(down, c, static_cast<int>(c), partial, out.f32());
+  add_rows<<<blocks_for(c, 32), dim3(32, 8), 0, cuda_stream(s)>>>(down, c, static_cast<int>(c), partial,
+                                                                  out.f32());
   MT_CUDA(cudaGetLastError());
 }
 
