@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
+#include "device_choice.h"
 #include "engine/engine.h"
 #include "io/safetensors.h"
 #include "optim/lr_schedule.h"
@@ -46,6 +46,7 @@ struct Golden {
   StepPlan plan(int64_t micro_batch) const {
     StepPlan p;
     p.batch = batch, p.seq_len = seq_len, p.micro_batch = micro_batch;
+    p.compute = test_choice().compute, p.workspace = test_choice().workspace;
     return p;
   }
   StepSettings settings(int step) const {

@@ -122,14 +122,17 @@ INSTANTIATE_TEST_SUITE_P(Heads, Equalities, ::testing::Bool(),
 TEST(LargerThanTheDevice, TrainsWithTenTimesTheWeightsOfItsMemory) {
   ModelSpec spec = tiny_spec(100);
   spec.hidden_size = 64, spec.intermediate_size = 256, spec.num_heads = 4;
+  if (test_choice().kind == DeviceKind::cuda) spec.hidden_size = 1024, spec.intermediate_size = 4096;
   const auto model = make_model(spec);
   const int64_t weights = model->parameter_count() * 4;
   PlanRequest request;
+  request.compute = test_choice().compute, request.workspace = test_choice().workspace;
   request.batch = 2, request.seq_len = 8, request.device_limit = weights / 10,
   request.host_available = int64_t{1} << 32;
   const MemoryPlan plan = plan_step(*model, request);
   ASSERT_LE(plan.device_bytes, weights / 10);
-  CpuDevice device(request.device_limit, 2);
+  const auto owner = make_device(test_choice(), request.device_limit, 2);
+  Device& device = *owner;
   HostStore store(device, *model, true);
   ThreadPool pool(2);
   store.initialize(1, pool);

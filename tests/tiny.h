@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "device/cpu/cpu_device.h"
+#include "device_choice.h"
 #include "engine/engine.h"
 
 namespace megatrain {
@@ -20,11 +20,11 @@ inline ModelSpec tiny_spec(int64_t layers = 4, bool tied = true) {
 /// One training run of a tiny model; everything that may change the bits is an argument.
 struct TinyRun {
   TinyRun(const ModelSpec& spec, const StepPlan& plan, Engine::Options options = {}, int threads = 2)
-      : model(make_model(spec)), device(int64_t{1} << 28, threads), store(device, *model, true) {
+      : model(make_model(spec)), device(test_device(threads)), store(*device, *model, true) {
     ThreadPool pool(threads);
     store.initialize(7, pool);
     options.host_threads = threads;
-    engine = std::make_unique<Engine>(device, *model, store, plan, options);
+    engine = std::make_unique<Engine>(*device, *model, store, plan, options);
   }
 
   static std::vector<int32_t> batch(const ModelSpec& spec, const StepPlan& plan, int step, int shift) {
@@ -75,7 +75,7 @@ struct TinyRun {
   }
 
   std::unique_ptr<Model> model;
-  CpuDevice device;
+  std::unique_ptr<Device> device;
   HostStore store;
   std::unique_ptr<Engine> engine;
 };
@@ -83,6 +83,7 @@ struct TinyRun {
 inline StepPlan tiny_plan(int64_t batch = 14, int64_t micro_batch = 2) {
   StepPlan p;
   p.batch = batch, p.seq_len = 12, p.micro_batch = micro_batch;
+  p.compute = test_choice().compute, p.workspace = test_choice().workspace;
   return p;
 }
 

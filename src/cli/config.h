@@ -33,7 +33,7 @@ namespace megatrain {
   FIELD(std::string, val_data, "", "", "validation tokens; empty: none") \
   FIELD(int64_t, sequence_length, 1024, "", "tokens of one sequence") \
   FIELD(int64_t, batch_size, 8, "", "sequences of one optimizer step") \
-  FIELD(std::string, sampling, "epoch", "epoch|random", "epoch: every window once, shuffled; random: nanoGPT's random offsets") \
+  FIELD(std::string, sampling, "epoch", "epoch|random|sequential", "epoch: every window once, shuffled; random: nanoGPT's random offsets; sequential: in file order") \
   SECTION("optimizer") \
   FIELD(int64_t, num_steps, 1000, "", "optimizer steps") \
   FIELD(double, learning_rate, 6e-4, "", "") \
@@ -49,7 +49,8 @@ namespace megatrain {
   FIELD(int64_t, max_skipped_steps, 10, "", "steps in a row that may be dropped for a loss or gradient that is not finite") \
   FIELD(int64_t, seed, 1337, "", "initial weights, data order, dropout") \
   SECTION("machine") \
-  FIELD(std::string, device, "cpu", "cpu", "where to compute") \
+  FIELD(std::string, device, "auto", "auto|cpu|cuda", "where to compute; auto: cuda if there is one") \
+  FIELD(std::string, compute, "auto", "auto|bf16|fp32", "auto: bf16 on cuda, fp32 on cpu; fp32 on cuda is for verification") \
   FIELD(int64_t, threads, 0, "", "threads; 0: all cores") \
   FIELD(std::string, memory_limit, "auto", "", "device memory to use, e.g. 512MiB; auto: what is there") \
   FIELD(int64_t, micro_batch, 0, "", "sequences computed at a time; 0: planner chooses") \

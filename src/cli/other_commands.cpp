@@ -20,7 +20,7 @@ namespace {
 Session load_session(const std::string& directory, const PlanRequest& request,
                      const MachineOptions& machine) {
   Session s = Session::plan_for(read_model_spec(directory), request, machine);
-  s.allocate(machine);
+  s.allocate();
   load_weights(directory, *s.model, *s.store);
   return s;
 }

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "core/units.h"
+#include "device/cpu/cpu_device.h"
 #include "device/cpu/host_memory.h"
 #include "ops/cpu/gemm_tile.h"
 #include "ops/cpu/kernels.h"
@@ -44,29 +45,36 @@ Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const Mach
   if (request.seq_len > spec.max_position_embeddings)
     fail(fmt::format("sequence_length: {} tokens, but the model has {} positions", request.seq_len,
                      spec.max_position_embeddings));
+  s.choice = choose_device(machine.device, machine.compute);
+  s.threads = machine.threads > 0 ? static_cast<int>(machine.threads) : available_cores();
   request.micro_batch = machine.micro_batch, request.residency = machine.residency;
-  request.device_limit = parse_bytes(machine.memory_limit, "memory_limit");
+  request.compute = s.choice.compute, request.workspace = s.choice.workspace;
+  request.micro_batch_tokens = s.choice.micro_batch_tokens;
+  request.device_shares_host = s.choice.kind == DeviceKind::cpu;
+  const int64_t limit = parse_bytes(machine.memory_limit, "memory_limit"), usable = s.choice.usable_memory;
+  request.device_limit = limit > 0 && usable > 0 ? std::min(limit, usable) : std::max(limit, usable);
   request.host_available = available_host_memory() / 10 * 9;  // the rest is the system's
   s.plan = plan_step(*s.model, request);
   return s;
 }
 
-void Session::allocate(const MachineOptions& machine) {
-  device = std::make_unique<CpuDevice>(plan.device_limit, static_cast<int>(machine.threads));
+void Session::allocate() {
+  device = make_device(choice, plan.device_limit, threads);
   store = std::make_unique<HostStore>(*device, *model, plan.step.training);
 }
 
 std::unique_ptr<Engine> Session::make_engine(const MachineOptions& machine) {
   Engine::Options options;
   options.exec.serialize = machine.serialize, options.exec.poison = machine.poison;
-  options.host_threads = device->threads();
+  options.host_threads = threads;
   return std::make_unique<Engine>(*device, *model, *store, plan.step, options);
 }
 
 std::string Session::summary() const {
-  return fmt::format("{} parameters, CPU device with {} thread{} ({} kernels, {})",
-                     format_count(static_cast<double>(model->parameter_count())), device->threads(),
-                     device->threads() == 1 ? "" : "s", cpu_kernels().isa, gemm_library());
+  const std::string host = fmt::format("{} thread{} ({} kernels, {})", threads, threads == 1 ? "" : "s",
+                                       cpu_kernels().isa, gemm_library());
+  return fmt::format("{} parameters, {} in {}, {}", format_count(static_cast<double>(model->parameter_count())),
+                     device->name(), name_of(plan.step.compute), host);
 }
 
 Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches) {

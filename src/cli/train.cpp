@@ -27,7 +27,7 @@ double seconds_since(Clock::time_point t) {
 }
 
 MachineOptions machine_of(const TrainConfig& c) {
-  return {c.memory_limit, c.residency, c.threads, c.micro_batch, c.serialize, c.poison};
+  return {c.device, c.compute, c.memory_limit, c.residency, c.threads, c.micro_batch, c.serialize, c.poison};
 }
 
 /// One training run from resolved config to saved model.
@@ -86,9 +86,9 @@ class Trainer {
   }
 
   void allocate() {
-    session_.allocate(machine_of(c_));
+    session_.allocate();
     fmt::print("model: {}\n", session_.summary());
-    ThreadPool pool(session_.device->threads());
+    ThreadPool pool(session_.threads);
     if (c_.init_from.empty())
       session_.store->initialize(static_cast<uint64_t>(c_.seed), pool);
     else

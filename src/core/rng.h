@@ -8,10 +8,10 @@
 namespace megatrain {
 
 struct Philox4 {
-  uint32_t v[4];
+  uint32_t v[4] = {};
 };
 
-inline Philox4 philox4x32(uint64_t counter, uint64_t stream, uint64_t seed) {
+constexpr Philox4 philox4x32(uint64_t counter, uint64_t stream, uint64_t seed) {
   uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
   uint32_t c2 = static_cast<uint32_t>(stream), c3 = static_cast<uint32_t>(stream >> 32);
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
@@ -27,11 +27,11 @@ inline Philox4 philox4x32(uint64_t counter, uint64_t stream, uint64_t seed) {
 }
 
 /// Element `index` of random stream `stream`.
-inline uint32_t random_u32(uint64_t seed, uint64_t stream, uint64_t index) {
+constexpr uint32_t random_u32(uint64_t seed, uint64_t stream, uint64_t index) {
   return philox4x32(index >> 2, stream, seed).v[index & 3];
 }
 
-inline uint64_t random_u64(uint64_t seed, uint64_t stream, uint64_t index) {
+constexpr uint64_t random_u64(uint64_t seed, uint64_t stream, uint64_t index) {
   const Philox4 p = philox4x32(index, stream, seed);
   return (static_cast<uint64_t>(p.v[0]) << 32) | p.v[1];
 }

@@ -34,6 +34,7 @@ Loader::Loader(const TokenFile& file, int64_t batch, int64_t seq_len, const std:
       seq_len_(seq_len),
       windows_((file.size() - 1) / seq_len),
       random_(sampling == "random"),
+      sequential_(sampling == "sequential"),
       seed_(seed),
       window_(static_cast<size_t>(seq_len) + 1) {
   if (windows_ < 1)
@@ -43,6 +44,7 @@ Loader::Loader(const TokenFile& file, int64_t batch, int64_t seq_len, const std:
 
 int64_t Loader::start_of(uint64_t index) const {
   const auto windows = static_cast<uint64_t>(windows_);
+  if (sequential_) return static_cast<int64_t>(index % windows) * seq_len_;
   if (random_)
     return static_cast<int64_t>(random_u64(seed_, kOffsetStream, index) %
                                 static_cast<uint64_t>(file_.size() - seq_len_));

@@ -10,6 +10,7 @@ namespace megatrain {
 
 /// sampling "epoch": non-overlapping windows, shuffled anew each epoch without keeping a permutation in
 /// memory (gigaGPT's order, made resumable). "random": random offsets with replacement (nanoGPT).
+/// "sequential": the windows in file order, again and again.
 class Loader {
  public:
   Loader(const TokenFile& file, int64_t batch, int64_t seq_len, const std::string& sampling, uint64_t seed);
@@ -21,7 +22,7 @@ class Loader {
   int64_t start_of(uint64_t index) const;
   const TokenFile& file_;
   int64_t batch_, seq_len_, windows_;
-  bool random_;
+  bool random_, sequential_;
   uint64_t seed_;
   std::vector<int32_t> window_;
 };

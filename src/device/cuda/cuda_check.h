@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "device/device.h"
 
 namespace megatrain {
 
@@ -14,6 +15,9 @@ inline void check_cuda(cudaError_t error, const char* call) {
   cudaGetLastError();  // not sticky for whoever comes next
   fail(std::string("CUDA: ") + call + ": " + cudaGetErrorString(error));
 }
+
+/// The CUDA stream behind a Stream of the CUDA device.
+cudaStream_t cuda_stream(Stream& stream);
 
 }  // namespace megatrain
 

@@ -40,6 +40,8 @@ WaitValue wait_value() {
 
 }  // namespace
 
+cudaStream_t cuda_stream(Stream& s) { return static_cast<CudaStream&>(s).handle(); }
+
 CudaEvent::CudaEvent() {
   MT_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync));
 }

@@ -54,10 +54,6 @@ class CudaStream : public Stream {
   double base_seconds_ = 0;
 };
 
-inline cudaStream_t cuda_stream(Stream& s) {
-  return static_cast<CudaStream&>(s).handle();
-}
-
 class CudaDevice : public Device {
  public:
   /// `memory_limit` 0: what is free now, less a reserve for the driver.

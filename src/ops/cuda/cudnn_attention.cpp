@@ -31,7 +31,7 @@ struct Shape {
   bool operator<(const Shape& o) const { return key() < o.key(); }
 };
 
-void check(const fe::error_t& e, const char* what) {
+void check(fe::error_t e, const char* what) {
   if (!e.is_good()) fail(fmt::format("cuDNN: {}: {}", what, e.get_message()));
 }
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_check.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace megatrain {

@@ -3,6 +3,8 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
+#include <algorithm>
 #include <map>
 #include <tuple>
 

@@ -8,7 +8,6 @@
 
 #include "core/rng.h"
 #include "device/cuda/cuda_check.h"
-#include "device/cuda/cuda_device.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace megatrain {
