@@ -1,5 +1,5 @@
-// One command, one table: ceilings of this machine (link, DRAM, device copy, GEMM), each op against its byte or
-// flop floor, and whole training steps. Everything is a ratio within the run.
+// One command, one table: ceilings of this machine (link, DRAM, device copy, GEMM), each op against its byte
+// or flop floor, and whole training steps. Everything is a ratio within the run.
 //   bench_cuda [hidden layers heads tokens_of_a_step seq_len vocab clip]...
 #include <fmt/format.h>
 
@@ -64,7 +64,9 @@ double dram_rate() {
   double best = 0;
   for (int i = 0; i < 4; ++i) {
     const double start = now();
-    pool.parallel_ranges(n, 1 << 18, [&](int64_t x, int64_t y) { cpu_kernels().axpy(y - x, 0.9f, b.data() + x, a.data() + x); });
+    pool.parallel_ranges(n, 1 << 18, [&](int64_t x, int64_t y) {
+      cpu_kernels().axpy(y - x, 0.9f, b.data() + x, a.data() + x);
+    });
     best = std::max(best, 12.0 * n / (now() - start));
   }
   return best;
@@ -73,7 +75,8 @@ double dram_rate() {
 Ceilings measure_ceilings(Device& device, Arena& arena, Stream& s) {
   Ceilings c;
   constexpr int64_t bytes = int64_t{1} << 30;
-  void *up = device.allocate_pinned(bytes), *down = device.allocate_pinned(bytes), *d1 = arena.take("a", bytes), *d2 = arena.take("b", bytes);
+  void *up = device.allocate_pinned(bytes), *down = device.allocate_pinned(bytes),
+       *d1 = arena.take("a", bytes), *d2 = arena.take("b", bytes);
   const auto other = device.new_stream("other");
   c.h2d = bytes / median_seconds(s, [&] { device.copy(s, d1, up, bytes); });
   c.d2h = bytes / median_seconds(s, [&] { device.copy(s, down, d2, bytes); });
@@ -83,20 +86,26 @@ Ceilings measure_ceilings(Device& device, Arena& arena, Stream& s) {
   c.both = 8.0 * bytes / (now() - start);
   c.device_copy = 2.0 * bytes / median_seconds(s, [&] { device.copy(s, d1, d2, bytes); });
   const int64_t n = 8192;
-  const Tensor a(d1, DType::bf16, {n, n}), b(d2, DType::bf16, {n, n}), y(arena.take("c", n * n * 2), DType::bf16, {n, n});
+  const Tensor a(d1, DType::bf16, {n, n}), b(d2, DType::bf16, {n, n}),
+      y(arena.take("c", n * n * 2), DType::bf16, {n, n});
   fill_noise(device, s, a, 1), fill_noise(device, s, b, 1);
-  c.gemm = 2.0 * n * n * n / median_seconds(s, [&] { device.ops().gemm(s, {a, b, y, false, true, false, {}}); });
+  c.gemm = 2.0 * n * n * n / median_seconds(s, [&] {
+             device.ops().gemm(s, {a, b, y, false, true, false, {}});
+           });
   device.release_pinned(up, bytes), device.release_pinned(down, bytes);
   c.dram = dram_rate();
-  fmt::print("link up {:.1f}, down {:.1f}, both at once {:.1f} GB/s each; DRAM {:.1f} GB/s; device copy {:.2f} TB/s; GEMM 8192^3 bf16 {:.0f} TFLOP/s\n",
-             c.h2d / 1e9, c.d2h / 1e9, c.both / 1e9, c.dram / 1e9, c.device_copy / 1e12, c.gemm / 1e12);
+  fmt::print(
+      "link up {:.1f}, down {:.1f}, both at once {:.1f} GB/s each; DRAM {:.1f} GB/s; device copy {:.2f} "
+      "TB/s; GEMM 8192^3 bf16 {:.0f} TFLOP/s\n",
+      c.h2d / 1e9, c.d2h / 1e9, c.both / 1e9, c.dram / 1e9, c.device_copy / 1e12, c.gemm / 1e12);
   return c;
 }
 
 void row(const char* name, double seconds, double bytes, double flops, const Ceilings& c) {
   const double floor = std::max(bytes / c.device_copy, flops / c.gemm);
-  fmt::print("  {:<26}{:>10.1f} us {:>9.2f} TB/s {:>8.0f} TFLOP/s   {:>5.0f}% of its {} floor\n", name, seconds * 1e6, bytes / seconds / 1e12,
-             flops / seconds / 1e12, 100 * floor / seconds, bytes / c.device_copy > flops / c.gemm ? "byte" : "flop");
+  fmt::print("  {:<26}{:>10.1f} us {:>9.2f} TB/s {:>8.0f} TFLOP/s   {:>5.0f}% of its {} floor\n", name,
+             seconds * 1e6, bytes / seconds / 1e12, flops / seconds / 1e12, 100 * floor / seconds,
+             bytes / c.device_copy > flops / c.gemm ? "byte" : "flop");
 }
 
 // Ops at one micro-batch of 8 x 2048 tokens, hidden 4096, 32 heads, vocabulary 50257.
@@ -110,10 +119,14 @@ void op_table(Device& device, Arena& arena, Stream& s, const Ceilings& c) {
     return x;
   };
   auto f32 = [&](int64_t k) { return Tensor(arena.take("op", k * 4), DType::f32, {k}); };
-  const Tensor x = bf({n, w}), y = bf({n, w}), z = bf({n, w}), wide = bf({n, 4 * w}), wide2 = bf({n, 4 * w}), qkv = bf({n, 3 * w}), dqkv = bf({n, 3 * w});
-  const Tensor g = bf({w}), mean = f32(n), rstd = f32(n), dg = f32(w), db = f32(w), bias = f32(4 * w), lse = f32(b * h * t), delta = f32(b * h * t);
-  const Tensor weight = bf({w, 4 * w}), dweight(f32(w * 4 * w).data, DType::f32, {w, 4 * w}), logits(bf({rows, stride}).data, DType::bf16, {rows, v});
-  const Tensor table = bf({v, w}), dtable(f32(v * w).data, DType::f32, {v, w}), dpos(f32(t * w).data, DType::f32, {t, w}), losses = f32(rows);
+  const Tensor x = bf({n, w}), y = bf({n, w}), z = bf({n, w}), wide = bf({n, 4 * w}), wide2 = bf({n, 4 * w}),
+               qkv = bf({n, 3 * w}), dqkv = bf({n, 3 * w});
+  const Tensor g = bf({w}), mean = f32(n), rstd = f32(n), dg = f32(w), db = f32(w), bias = f32(4 * w),
+               lse = f32(b * h * t), delta = f32(b * h * t);
+  const Tensor weight = bf({w, 4 * w}), dweight(f32(w * 4 * w).data, DType::f32, {w, 4 * w}),
+               logits(bf({rows, stride}).data, DType::bf16, {rows, v});
+  const Tensor table = bf({v, w}), dtable(f32(v * w).data, DType::f32, {v, w}),
+               dpos(f32(t * w).data, DType::f32, {t, w}), losses = f32(rows);
   const Tensor total(arena.take("op", 8), DType::f64, {1}), targets(arena.take("op", n * 4), DType::i32, {n});
   std::vector<int32_t> ids(static_cast<size_t>(n));
   for (size_t i = 0; i < ids.size(); ++i)  // frequencies fall as in text
@@ -124,35 +137,60 @@ void op_table(Device& device, Arena& arena, Stream& s, const Ceilings& c) {
   auto time = [&](const std::function<void()>& f) { return median_seconds(s, f); };
   fmt::print("ops at {} x {} tokens, hidden {}, {} heads:\n", b, t, w, h);
   row("layer norm", time([&] { o.layer_norm(s, {x, g, g, y, mean, rstd, 1e-5f}); }), 2 * nw * e, 0, c);
-  row("layer norm backward", time([&] { o.layer_norm_backward(s, {x, g, mean, rstd, y, z, dg, db, true}); }), 4 * nw * e, 0, c);
+  row("layer norm backward", time([&] {
+        o.layer_norm_backward(s, {x, g, mean, rstd, y, z, dg, db, true});
+      }),
+      4 * nw * e, 0, c);
   row("gelu", time([&] { o.activation(s, Activation::gelu, wide, wide2); }), 8 * nw * e, 0, c);
-  row("gelu backward", time([&] { o.activation_backward(s, Activation::gelu, wide, wide2); }), 12 * nw * e, 0, c);
+  row("gelu backward", time([&] { o.activation_backward(s, Activation::gelu, wide, wide2); }), 12 * nw * e, 0,
+      c);
   row("residual add", time([&] { o.residual_add(s, x, y, z, {}); }), 3 * nw * e, 0, c);
   row("bias gradient", time([&] { o.column_sum(s, wide, bias); }), 4 * nw * e, 0, c);
   row("embedding", time([&] { o.embedding(s, {targets, table, table, y, t, {}}); }), 2 * nw * e, 0, c);
-  row("embedding backward", time([&] { o.embedding_backward(s, {targets, x, dtable, dpos, t, {}}); }), 2 * nw * e + 8.0 * static_cast<double>(t * w), 0, c);
-  row("cross-entropy + gradient", time([&] { o.cross_entropy(s, {logits, targets.rows(0, rows), losses, 1, true, stride}); }), 2.0 * static_cast<double>(rows * v) * e, 0, c);
-  row("gradient norm", time([&] { o.sum(s, dweight, total, true); }), 4.0 * static_cast<double>(dweight.numel()), 0, c);
-  const double gemm = 2 * nw * 4 * static_cast<double>(w), attention = 2.0 * static_cast<double>(b * h) * static_cast<double>(t * t * d);
+  row("embedding backward", time([&] {
+        o.embedding_backward(s, {targets, x, dtable, dpos, t, {}});
+      }),
+      2 * nw * e + 8.0 * static_cast<double>(t * w), 0, c);
+  row("cross-entropy + gradient", time([&] {
+        o.cross_entropy(s, {logits, targets.rows(0, rows), losses, 1, true, stride});
+      }),
+      2.0 * static_cast<double>(rows * v) * e, 0, c);
+  row("gradient norm", time([&] { o.sum(s, dweight, total, true); }),
+      4.0 * static_cast<double>(dweight.numel()), 0, c);
+  const double gemm = 2 * nw * 4 * static_cast<double>(w),
+               attention = 2.0 * static_cast<double>(b * h) * static_cast<double>(t * t * d);
   row("MLP up product", time([&] { o.gemm(s, {x, weight, wide, false, false, false, {}}); }), 0, gemm, c);
   row("MLP input gradient", time([&] { o.gemm(s, {wide, weight, x, false, true, false, {}}); }), 0, gemm, c);
   row("MLP weight gradient", time([&] { o.gemm(s, {x, wide, dweight, true, false, true, {}}); }), 0, gemm, c);
-  row("logits product", time([&] { o.gemm(s, {x.rows(0, rows), table, logits, false, true, false, {}, 0, 0, stride}); }), 0, 2.0 * static_cast<double>(rows * v * w), c);
+  row("logits product", time([&] {
+        o.gemm(s, {x.rows(0, rows), table, logits, false, true, false, {}, 0, 0, stride});
+      }),
+      0, 2.0 * static_cast<double>(rows * v * w), c);
   fill_noise(device, s, qkv, 1);
-  row("attention (causal flops)", time([&] { o.attention(s, {qkv, y, lse, b, t, h, d, {}}); }), 0, attention, c);
-  row("attention backward", time([&] { o.attention_backward(s, {qkv, y, lse, x, dqkv, delta, b, t, h, d, {}}); }), 0, 2.5 * attention, c);
+  row("attention (causal flops)", time([&] {
+        o.attention(s, {qkv, y, lse, b, t, h, d, {}});
+      }),
+      0, attention, c);
+  row("attention backward", time([&] {
+        o.attention_backward(s, {qkv, y, lse, x, dqkv, delta, b, t, h, d, {}});
+      }),
+      0, 2.5 * attention, c);
 }
 
-void step_row(int64_t hidden, int64_t layers, int64_t heads, int64_t tokens, int64_t seq_len, int64_t vocab, double clip, const Ceilings& c) {
+void step_row(int64_t hidden, int64_t layers, int64_t heads, int64_t tokens, int64_t seq_len, int64_t vocab,
+              double clip, const Ceilings& c) {
   ModelSpec spec;
   spec.vocab_size = vocab, spec.hidden_size = hidden, spec.num_layers = layers, spec.num_heads = heads;
   spec.intermediate_size = 4 * hidden, spec.max_position_embeddings = seq_len;
   const auto model = make_model(spec);
   const DeviceChoice choice = choose_device("cuda", "bf16");
   PlanRequest r;
-  r.batch = tokens / seq_len, r.seq_len = seq_len, r.compute = DType::bf16, r.workspace = choice.workspace, r.micro_batch_tokens = choice.micro_batch_tokens;
-  r.device_limit = choice.usable_memory, r.device_shares_host = false, r.host_available = available_host_memory() / 20 * 19;
-  r.update_in_backward = clip == 0, r.residency = std::getenv("MT_RESIDENCY") ? std::getenv("MT_RESIDENCY") : "stream";
+  r.batch = tokens / seq_len, r.seq_len = seq_len, r.compute = DType::bf16, r.workspace = choice.workspace,
+  r.micro_batch_tokens = choice.micro_batch_tokens;
+  r.device_limit = choice.usable_memory, r.device_shares_host = false,
+  r.host_available = available_host_memory() / 20 * 19;
+  r.update_in_backward = clip == 0,
+  r.residency = std::getenv("MT_RESIDENCY") ? std::getenv("MT_RESIDENCY") : "stream";
   const MemoryPlan plan = plan_step(*model, r);
   const auto device = make_device(choice, plan.device_limit, 0);
   double start = now();
@@ -164,7 +202,8 @@ void step_row(int64_t hidden, int64_t layers, int64_t heads, int64_t tokens, int
   options.host_threads = available_cores();
   Engine engine(*device, *model, store, plan.step, options);
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(random_u32(5, 6, i) % static_cast<uint32_t>(vocab));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(random_u32(5, 6, i) % static_cast<uint32_t>(vocab));
   StepSettings settings;
   settings.optimizer.learning_rate = 1e-4, settings.max_gradient_norm = clip;
   std::vector<double> t;
@@ -177,19 +216,32 @@ void step_row(int64_t hidden, int64_t layers, int64_t heads, int64_t tokens, int
     if (i == 4 && !std::isfinite(result.loss)) fmt::print("  LOSS IS NOT FINITE\n");
   }
   std::sort(t.begin(), t.end());
-  const double seconds = t[1], block = model->block().forward_flops(plan.step.batch, seq_len) * static_cast<double>(layers);
+  const double seconds = t[1],
+               block = model->block().forward_flops(plan.step.batch, seq_len) * static_cast<double>(layers);
   const double useful = model->step_flops(plan.step.batch, seq_len), executed = useful + block;
   const double parameters = static_cast<double>(model->parameter_count());
-  const double link = std::max((r.residency == "stream" ? 4 : 2) * parameters / c.h2d, 4 * parameters / c.d2h), adam = 28 * parameters / c.dram;
+  const double link =
+                   std::max((r.residency == "stream" ? 4 : 2) * parameters / c.h2d, 4 * parameters / c.d2h),
+               adam = 28 * parameters / c.dram;
   const double bound = std::max({executed / c.gemm, link, adam});
   const Schedule& s = engine.schedule();
-  fmt::print("  {}B: hidden {}, {} layers, {} heads, T {}, {} tokens a step, {} micro-batches, {} waves, clip {}; pinning took {:.1f} s for {}\n", fmt::format("{:.2f}", parameters / 1e9), hidden,
-             layers, heads, seq_len, tokens, plan.step.micro_batches(), plan.step.waves(), clip, pinned, format_bytes(static_cast<double>(store.bytes())));
-  fmt::print("    {:.2f} s a step (of {:.2f} to {:.2f}), {:.0f} tok/s, model {:.0f} TFLOP/s, hardware {:.0f} TFLOP/s = {:.0f}% of the GEMM ceiling\n", seconds, t.front(),
-             t.back(), static_cast<double>(tokens) / seconds, useful / seconds / 1e12, executed / seconds / 1e12, 100 * executed / seconds / c.gemm);
-  fmt::print("    busy: H2D {:.0f}%, compute {:.0f}%, D2H {:.0f}%, host {:.0f}%; floor of max(compute, link, Adam) {:.2f} s, reached {:.0f}%; device memory {}\n",
-             100 * line.busy(s, Lane::h2d) / line.seconds, 100 * line.busy(s, Lane::compute) / line.seconds, 100 * line.busy(s, Lane::d2h) / line.seconds,
-             100 * line.busy(s, Lane::host) / line.seconds, bound, 100 * bound / seconds, format_bytes(static_cast<double>(plan.device_bytes)));
+  fmt::print(
+      "  {}B: hidden {}, {} layers, {} heads, T {}, {} tokens a step, {} micro-batches, {} waves, clip {}; "
+      "pinning took {:.1f} s for {}\n",
+      fmt::format("{:.2f}", parameters / 1e9), hidden, layers, heads, seq_len, tokens,
+      plan.step.micro_batches(), plan.step.waves(), clip, pinned,
+      format_bytes(static_cast<double>(store.bytes())));
+  fmt::print(
+      "    {:.2f} s a step (of {:.2f} to {:.2f}), {:.0f} tok/s, model {:.0f} TFLOP/s, hardware {:.0f} "
+      "TFLOP/s = {:.0f}% of the GEMM ceiling\n",
+      seconds, t.front(), t.back(), static_cast<double>(tokens) / seconds, useful / seconds / 1e12,
+      executed / seconds / 1e12, 100 * executed / seconds / c.gemm);
+  fmt::print(
+      "    busy: H2D {:.0f}%, compute {:.0f}%, D2H {:.0f}%, host {:.0f}%; floor of max(compute, link, Adam) "
+      "{:.2f} s, reached {:.0f}%; device memory {}\n",
+      100 * line.busy(s, Lane::h2d) / line.seconds, 100 * line.busy(s, Lane::compute) / line.seconds,
+      100 * line.busy(s, Lane::d2h) / line.seconds, 100 * line.busy(s, Lane::host) / line.seconds, bound,
+      100 * bound / seconds, format_bytes(static_cast<double>(plan.device_bytes)));
 }
 
 }  // namespace

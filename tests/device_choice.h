@@ -18,7 +18,9 @@ inline const DeviceChoice& test_choice() {
   return choice;
 }
 
-inline bool test_in_bf16() { return test_choice().compute == DType::bf16; }
+inline bool test_in_bf16() {
+  return test_choice().compute == DType::bf16;
+}
 
 inline std::unique_ptr<Device> test_device(int threads = 2) {
   return make_device(test_choice(), int64_t{1} << 30, threads);

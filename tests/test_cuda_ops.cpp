@@ -53,7 +53,8 @@ class CudaOpsTest : public ::testing::TestWithParam<DType> {
     stream->synchronize();
     std::vector<float> out(static_cast<size_t>(t.numel()));
     std::vector<uint16_t> hi(out.size());
-    MT_CUDA(cudaMemcpy(t.dtype == DType::bf16 ? static_cast<void*>(hi.data()) : out.data(), t.data, static_cast<size_t>(t.bytes()), cudaMemcpyDeviceToHost));
+    MT_CUDA(cudaMemcpy(t.dtype == DType::bf16 ? static_cast<void*>(hi.data()) : out.data(), t.data,
+                       static_cast<size_t>(t.bytes()), cudaMemcpyDeviceToHost));
     if (t.dtype == DType::bf16)
       for (size_t i = 0; i < out.size(); ++i) out[i] = bits_float(static_cast<uint32_t>(hi[i]) << 16);
     return out;
@@ -64,7 +65,8 @@ class CudaOpsTest : public ::testing::TestWithParam<DType> {
     const auto got = fetch(p.gpu);
     double error = 0, norm = 0;
     for (size_t i = 0; i < got.size(); ++i) {
-      error += std::pow(static_cast<double>(got[i]) - p.host[i], 2), norm += std::pow(static_cast<double>(p.host[i]), 2);
+      error += std::pow(static_cast<double>(got[i]) - p.host[i], 2),
+          norm += std::pow(static_cast<double>(p.host[i]), 2);
       ASSERT_TRUE(std::isfinite(got[i])) << what << " at " << i;
     }
     EXPECT_LE(std::sqrt(error / norm), GetParam() == DType::bf16 ? bf16_bound : fp32_bound) << what;
@@ -83,7 +85,8 @@ TEST_P(CudaOpsTest, Gemm) {
   for (auto [m, n, k] : {std::tuple{8, 16, 24}, {64, 136, 40}, {300, 512, 256}})
     for (int flags = 0; flags < 4; ++flags) {
       const bool ta = flags & 1, tb = flags & 2;
-      Pair &a = ta ? make({k, m}, t) : make({m, k}, t), &b = tb ? make({n, k}, t) : make({k, n}, t), &bias = make({n}, t);
+      Pair &a = ta ? make({k, m}, t) : make({m, k}, t), &b = tb ? make({n, k}, t) : make({k, n}, t),
+           &bias = make({n}, t);
       Pair &c = make({m, n}, t), &grad = make({m, n}, DType::f32);
       cpu.ops().gemm(*cpu_stream, {a.cpu, b.cpu, c.cpu, ta, tb, false, bias.cpu});
       cuda->ops().gemm(*stream, {a.gpu, b.gpu, c.gpu, ta, tb, false, bias.gpu});
@@ -98,45 +101,66 @@ TEST_P(CudaOpsTest, LayerNormAndColumnSum) {
   const DType t = GetParam();
   for (auto [n, c] : {std::pair{5, 24}, {300, 768}, {70, 4096}, {40, 8192}, {33, 12288}})
     for (bool bias : {true, false}) {
-      Pair &x = make({n, c}, t, 2, 0.5f), &w = make({c}, t, 0.3f, 1), &b = make({c}, t), &y = make({n, c}, t), &dy = make({n, c}, t), &dx = make({n, c}, t);
-      Pair &mean = make({n}, DType::f32), &rstd = make({n}, DType::f32), &dw = make({c}, DType::f32), &db = make({c}, DType::f32), &sum = make({c}, DType::f32);
+      Pair &x = make({n, c}, t, 2, 0.5f), &w = make({c}, t, 0.3f, 1), &b = make({c}, t), &y = make({n, c}, t),
+           &dy = make({n, c}, t), &dx = make({n, c}, t);
+      Pair &mean = make({n}, DType::f32), &rstd = make({n}, DType::f32), &dw = make({c}, DType::f32),
+           &db = make({c}, DType::f32), &sum = make({c}, DType::f32);
       const Tensor none;
-      cpu.ops().layer_norm(*cpu_stream, {x.cpu, w.cpu, bias ? b.cpu : none, y.cpu, mean.cpu, rstd.cpu, 1e-5f});
+      cpu.ops().layer_norm(*cpu_stream,
+                           {x.cpu, w.cpu, bias ? b.cpu : none, y.cpu, mean.cpu, rstd.cpu, 1e-5f});
       cuda->ops().layer_norm(*stream, {x.gpu, w.gpu, bias ? b.gpu : none, y.gpu, mean.gpu, rstd.gpu, 1e-5f});
-      cpu.ops().layer_norm_backward(*cpu_stream, {x.cpu, w.cpu, mean.cpu, rstd.cpu, dy.cpu, dx.cpu, dw.cpu, bias ? db.cpu : none, true});
-      cuda->ops().layer_norm_backward(*stream, {x.gpu, w.gpu, mean.gpu, rstd.gpu, dy.gpu, dx.gpu, dw.gpu, bias ? db.gpu : none, true});
+      cpu.ops().layer_norm_backward(*cpu_stream, {x.cpu, w.cpu, mean.cpu, rstd.cpu, dy.cpu, dx.cpu, dw.cpu,
+                                                  bias ? db.cpu : none, true});
+      cuda->ops().layer_norm_backward(
+          *stream, {x.gpu, w.gpu, mean.gpu, rstd.gpu, dy.gpu, dx.gpu, dw.gpu, bias ? db.gpu : none, true});
       cpu.ops().column_sum(*cpu_stream, x.cpu, sum.cpu);
       cuda->ops().column_sum(*stream, x.gpu, sum.gpu);
-      for (auto& [p, what] : {std::pair<Pair&, const char*>{y, "y"}, {dx, "dx"}, {mean, "mean"}, {rstd, "rstd"}}) expect_close(p, what);
-      for (auto& [p, what] : {std::pair<Pair&, const char*>{dw, "dweight"}, {db, "dbias"}, {sum, "column sum"}}) expect_close(p, what, 2e-6, 1e-5);
+      for (auto& [p, what] :
+           {std::pair<Pair&, const char*>{y, "y"}, {dx, "dx"}, {mean, "mean"}, {rstd, "rstd"}})
+        expect_close(p, what);
+      for (auto& [p, what] :
+           {std::pair<Pair&, const char*>{dw, "dweight"}, {db, "dbias"}, {sum, "column sum"}})
+        expect_close(p, what, 2e-6, 1e-5);
       Pair& in_place = make({n, c}, t, 2, 0.5f);  // dx over x
       cpu.ops().layer_norm(*cpu_stream, {in_place.cpu, w.cpu, none, y.cpu, mean.cpu, rstd.cpu, 1e-5f});
       cuda->ops().layer_norm(*stream, {in_place.gpu, w.gpu, none, y.gpu, mean.gpu, rstd.gpu, 1e-5f});
-      cpu.ops().layer_norm_backward(*cpu_stream, {in_place.cpu, w.cpu, mean.cpu, rstd.cpu, dy.cpu, in_place.cpu, dw.cpu, none, false});
-      cuda->ops().layer_norm_backward(*stream, {in_place.gpu, w.gpu, mean.gpu, rstd.gpu, dy.gpu, in_place.gpu, dw.gpu, none, false});
+      cpu.ops().layer_norm_backward(
+          *cpu_stream, {in_place.cpu, w.cpu, mean.cpu, rstd.cpu, dy.cpu, in_place.cpu, dw.cpu, none, false});
+      cuda->ops().layer_norm_backward(
+          *stream, {in_place.gpu, w.gpu, mean.gpu, rstd.gpu, dy.gpu, in_place.gpu, dw.gpu, none, false});
       expect_close(in_place, "dx in place");
     }
 }
 
 TEST_P(CudaOpsTest, Attention) {
   const DType t = GetParam();
-  // T a multiple of 128 goes to cuDNN in bf16; the others, dropout and fp32 to our kernels. Scale 8: scores far
-  // below zero, where some cuDNN versions gave NaN.
-  for (auto [b, seq, h, d, scale, p] : {std::tuple{2, 20, 3, 8, 1.0f, 0.0f}, {2, 128, 2, 64, 1.0f, 0.0f}, {1, 192, 2, 64, 8.0f, 0.0f}, {2, 256, 4, 128, 1.0f, 0.0f},
-                                        {4, 1024, 8, 128, 1.0f, 0.0f}, {2, 256, 2, 64, 8.0f, 0.0f}, {1, 128, 2, 64, 1.0f, 0.2f}, {2, 65, 2, 40, 1.0f, 0.1f}}) {
+  // T a multiple of 128 goes to cuDNN in bf16; the others, dropout and fp32 to our kernels. Scale 8: scores
+  // far below zero, where some cuDNN versions gave NaN.
+  for (auto [b, seq, h, d, scale, p] : {std::tuple{2, 20, 3, 8, 1.0f, 0.0f},
+                                        {2, 128, 2, 64, 1.0f, 0.0f},
+                                        {1, 192, 2, 64, 8.0f, 0.0f},
+                                        {2, 256, 4, 128, 1.0f, 0.0f},
+                                        {4, 1024, 8, 128, 1.0f, 0.0f},
+                                        {2, 256, 2, 64, 8.0f, 0.0f},
+                                        {1, 128, 2, 64, 1.0f, 0.2f},
+                                        {2, 65, 2, 40, 1.0f, 0.1f}}) {
     const int64_t c = h * d;
-    Pair &qkv = make({b * seq, 3 * c}, t, scale), &out = make({b * seq, c}, t), &dout = make({b * seq, c}, t), &dqkv = make({b * seq, 3 * c}, t);
+    Pair &qkv = make({b * seq, 3 * c}, t, scale), &out = make({b * seq, c}, t), &dout = make({b * seq, c}, t),
+         &dqkv = make({b * seq, 3 * c}, t);
     Pair &lse = make({b, h, seq}, DType::f32), &delta = make({b, h, seq}, DType::f32);
     const Dropout drop{p, 5, 6, 7};
     cpu.ops().attention(*cpu_stream, {qkv.cpu, out.cpu, lse.cpu, b, seq, h, d, drop});
     cuda->ops().attention(*stream, {qkv.gpu, out.gpu, lse.gpu, b, seq, h, d, drop});
     expect_close(out, "attention", 3e-6, 8e-3);
     expect_close(lse, "log-sum-exp", 3e-6, 1e-4);
-    cpu.ops().attention_backward(*cpu_stream, {qkv.cpu, out.cpu, lse.cpu, dout.cpu, dqkv.cpu, delta.cpu, b, seq, h, d, drop});
-    cuda->ops().attention_backward(*stream, {qkv.gpu, out.gpu, lse.gpu, dout.gpu, dqkv.gpu, delta.gpu, b, seq, h, d, drop});
+    cpu.ops().attention_backward(
+        *cpu_stream, {qkv.cpu, out.cpu, lse.cpu, dout.cpu, dqkv.cpu, delta.cpu, b, seq, h, d, drop});
+    cuda->ops().attention_backward(
+        *stream, {qkv.gpu, out.gpu, lse.gpu, dout.gpu, dqkv.gpu, delta.gpu, b, seq, h, d, drop});
     expect_close(dqkv, "attention backward", 1e-5, 2e-2);
     const auto once = fetch(dqkv.gpu);
-    cuda->ops().attention_backward(*stream, {qkv.gpu, out.gpu, lse.gpu, dout.gpu, dqkv.gpu, delta.gpu, b, seq, h, d, drop});
+    cuda->ops().attention_backward(
+        *stream, {qkv.gpu, out.gpu, lse.gpu, dout.gpu, dqkv.gpu, delta.gpu, b, seq, h, d, drop});
     EXPECT_EQ(once, fetch(dqkv.gpu)) << "not deterministic";
   }
 }
@@ -144,15 +168,18 @@ TEST_P(CudaOpsTest, Attention) {
 TEST_P(CudaOpsTest, Elementwise) {
   const DType t = GetParam();
   const Dropout drop{0.3f, 1, 2, 3}, none{};
-  Pair &x = make({64, 96}, t, 6), &y = make({64, 96}, t), &dy = make({64, 96}, t), &z = make({64, 96}, t), &w = make({64, 96}, t);
+  Pair &x = make({64, 96}, t, 6), &y = make({64, 96}, t), &dy = make({64, 96}, t), &z = make({64, 96}, t),
+       &w = make({64, 96}, t);
   for (Activation a : {Activation::gelu, Activation::gelu_tanh}) {
     cpu.ops().activation(*cpu_stream, a, x.cpu, y.cpu), cuda->ops().activation(*stream, a, x.gpu, y.gpu);
     expect_close(y, "gelu");
-    cpu.ops().activation_backward(*cpu_stream, a, x.cpu, dy.cpu), cuda->ops().activation_backward(*stream, a, x.gpu, dy.gpu);
+    cpu.ops().activation_backward(*cpu_stream, a, x.cpu, dy.cpu),
+        cuda->ops().activation_backward(*stream, a, x.gpu, dy.gpu);
     expect_close(dy, "gelu backward");
   }
   for (const Dropout& d : {none, drop}) {
-    cpu.ops().residual_add(*cpu_stream, x.cpu, y.cpu, z.cpu, d), cuda->ops().residual_add(*stream, x.gpu, y.gpu, z.gpu, d);
+    cpu.ops().residual_add(*cpu_stream, x.cpu, y.cpu, z.cpu, d),
+        cuda->ops().residual_add(*stream, x.gpu, y.gpu, z.gpu, d);
     expect_close(z, "residual add");
   }
   cpu.ops().dropout(*cpu_stream, x.cpu, w.cpu, drop), cuda->ops().dropout(*stream, x.gpu, w.gpu, drop);
@@ -172,16 +199,21 @@ TEST_P(CudaOpsTest, EmbeddingAndCrossEntropy) {
   const DType t = GetParam();
   const int64_t v = 61, c = 48, seq = 20, n = 4 * seq, stride = 64;
   std::vector<int32_t> tokens(static_cast<size_t>(n)), targets(tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(random_u32(1, 2, i) % 9), targets[i] = i % 7 == 0 ? -1 : static_cast<int32_t>(i % 61);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>(random_u32(1, 2, i) % 9),
+    targets[i] = i % 7 == 0 ? -1 : static_cast<int32_t>(i % 61);
   Tensor ct(tokens.data(), DType::i32, {n}), cy(targets.data(), DType::i32, {n});
   Tensor gt(arena->take("t", n * 4), DType::i32, {n}), gy(arena->take("t", n * 4), DType::i32, {n});
   MT_CUDA(cudaMemcpy(gt.data, tokens.data(), tokens.size() * 4, cudaMemcpyHostToDevice));
   MT_CUDA(cudaMemcpy(gy.data, targets.data(), targets.size() * 4, cudaMemcpyHostToDevice));
   for (const Dropout& d : {Dropout{}, Dropout{0.25f, 1, 2, 3}}) {
-    Pair &wte = make({v, c}, t), &wpe = make({seq, c}, t), &out = make({n, c}, t), &dout = make({n, c}, t), &dwte = make({v, c}, DType::f32), &dwpe = make({seq, c}, DType::f32);
-    cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, wpe.cpu, out.cpu, seq, d}), cuda->ops().embedding(*stream, {gt, wte.gpu, wpe.gpu, out.gpu, seq, d});
+    Pair &wte = make({v, c}, t), &wpe = make({seq, c}, t), &out = make({n, c}, t), &dout = make({n, c}, t),
+         &dwte = make({v, c}, DType::f32), &dwpe = make({seq, c}, DType::f32);
+    cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, wpe.cpu, out.cpu, seq, d}),
+        cuda->ops().embedding(*stream, {gt, wte.gpu, wpe.gpu, out.gpu, seq, d});
     expect_close(out, "embedding");
-    cpu.ops().embedding_backward(*cpu_stream, {ct, dout.cpu, dwte.cpu, dwpe.cpu, seq, d}), cuda->ops().embedding_backward(*stream, {gt, dout.gpu, dwte.gpu, dwpe.gpu, seq, d});
+    cpu.ops().embedding_backward(*cpu_stream, {ct, dout.cpu, dwte.cpu, dwpe.cpu, seq, d}),
+        cuda->ops().embedding_backward(*stream, {gt, dout.gpu, dwte.gpu, dwpe.gpu, seq, d});
     expect_close(dwte, "token gradient", 2e-6, 1e-5);
     expect_close(dwpe, "position gradient", 2e-6, 1e-5);
   }
@@ -234,7 +266,8 @@ TEST_P(CudaOpsTest, StreamsWaitForTheHost) {
   cuda->release_pinned(pinned, 4096);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, CudaOpsTest, ::testing::Values(DType::f32, DType::bf16), [](auto& p) { return std::string(name_of(p.param)); });
+INSTANTIATE_TEST_SUITE_P(Types, CudaOpsTest, ::testing::Values(DType::f32, DType::bf16),
+                         [](auto& p) { return std::string(name_of(p.param)); });
 
 }  // namespace
 }  // namespace megatrain

@@ -21,8 +21,12 @@ double dot(const std::vector<float>& a, const std::vector<float>& b) {
   for (size_t i = 0; i < a.size(); ++i) s += static_cast<double>(a[i]) * b[i];
   return s;
 }
-double length(const std::vector<float>& a) { return std::sqrt(dot(a, a)); }
-double cosine(const std::vector<float>& a, const std::vector<float>& b) { return dot(a, b) / (length(a) * length(b)); }
+double length(const std::vector<float>& a) {
+  return std::sqrt(dot(a, a));
+}
+double cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  return dot(a, b) / (length(a) * length(b));
+}
 
 class Parity : public ::testing::TestWithParam<std::tuple<const char*, int>> {
  protected:

@@ -53,8 +53,12 @@ void add_train(CLI::App& app, TrainArguments& args, int& result, const std::stri
 void add_machine(CLI::App* sub, MachineOptions& m) {
   sub->add_option("--memory-limit,--memory_limit", m.memory_limit, "device memory to use, e.g. 512MiB")
       ->default_str("auto");
-  sub->add_option("--device", m.device, "auto, cpu or cuda")->default_str("auto")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  sub->add_option("--compute", m.compute, "auto, bf16 or fp32")->default_str("auto")->check(CLI::IsMember({"auto", "bf16", "fp32"}));
+  sub->add_option("--device", m.device, "auto, cpu or cuda")
+      ->default_str("auto")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--compute", m.compute, "auto, bf16 or fp32")
+      ->default_str("auto")
+      ->check(CLI::IsMember({"auto", "bf16", "fp32"}));
   sub->add_option("--threads", m.threads, "threads; 0: all cores");
 }
 

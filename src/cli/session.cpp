@@ -73,8 +73,9 @@ std::unique_ptr<Engine> Session::make_engine(const MachineOptions& machine) {
 std::string Session::summary() const {
   const std::string host = fmt::format("{} thread{} ({} kernels, {})", threads, threads == 1 ? "" : "s",
                                        cpu_kernels().isa, gemm_library());
-  return fmt::format("{} parameters, {} in {}, {}", format_count(static_cast<double>(model->parameter_count())),
-                     device->name(), name_of(plan.step.compute), host);
+  return fmt::format("{} parameters, {} in {}, {}",
+                     format_count(static_cast<double>(model->parameter_count())), device->name(),
+                     name_of(plan.step.compute), host);
 }
 
 Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches) {

@@ -24,8 +24,10 @@ DeviceChoice choose_device(const std::string& device, const std::string& compute
   DeviceChoice c;
   if (device != "cpu") {
     const std::string missing = cuda_missing();
-    if (missing.empty()) c.kind = DeviceKind::cuda;
-    else if (device == "cuda") fail("device: cuda cannot be used (" + missing + "); set device to cpu or auto");
+    if (missing.empty())
+      c.kind = DeviceKind::cuda;
+    else if (device == "cuda")
+      fail("device: cuda cannot be used (" + missing + "); set device to cpu or auto");
   }
   if (c.kind == DeviceKind::cpu) {
     if (compute == "bf16") fail("compute: the CPU device computes in fp32 only; set compute to auto or fp32");

@@ -12,12 +12,13 @@ namespace megatrain {
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::cpu;
   DType compute = DType::f32;
-  int64_t usable_memory = 0;                          ///< bytes; 0: shares the host's memory
-  int64_t micro_batch_tokens = 4096;                  ///< beyond this, larger matrix products gain nothing
+  int64_t usable_memory = 0;          ///< bytes; 0: shares the host's memory
+  int64_t micro_batch_tokens = 4096;  ///< beyond this, larger matrix products gain nothing
   int64_t (*workspace)(const OpShapes&) = nullptr;
 };
 
-/// device: auto | cpu | cuda; compute: auto | bf16 | fp32. Throws Error when the machine or the build lacks it.
+/// device: auto | cpu | cuda; compute: auto | bf16 | fp32. Throws Error when the machine or the build lacks
+/// it.
 DeviceChoice choose_device(const std::string& device, const std::string& compute);
 /// `memory_limit` in bytes; `threads` for the CPU device's compute stream.
 std::unique_ptr<Device> make_device(const DeviceChoice& choice, int64_t memory_limit, int threads);

@@ -40,7 +40,9 @@ WaitValue wait_value() {
 
 }  // namespace
 
-cudaStream_t cuda_stream(Stream& s) { return static_cast<CudaStream&>(s).handle(); }
+cudaStream_t cuda_stream(Stream& s) {
+  return static_cast<CudaStream&>(s).handle();
+}
 
 CudaEvent::CudaEvent() {
   MT_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync));
@@ -194,7 +196,9 @@ bool CudaDevice::pin(char* data, int64_t bytes) {
 void* CudaDevice::allocate_pinned(int64_t bytes) {
   auto* p = static_cast<char*>(map_host_memory(bytes, "host memory"));
   const int threads = bytes < (int64_t{64} << 20) ? 1 : available_cores();
-  std::vector<std::thread> team;  // first touch in parallel: page faults are what pinning waits for
+  std::vector<std::thread> team;
+  team.reserve(
+      static_cast<size_t>(threads));  // first touch in parallel: page faults are what pinning waits for
   for (int t = 0; t < threads; ++t)
     team.emplace_back([=] {
       for (int64_t at = bytes / threads * t / 4096 * 4096;

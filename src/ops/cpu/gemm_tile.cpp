@@ -7,7 +7,6 @@
 
 #ifdef MT_WITH_OPENBLAS
 #include <cblas.h>
-extern "C" void openblas_set_num_threads(int);
 #endif
 
 namespace megatrain {

@@ -4,7 +4,6 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <algorithm>
 #include <map>
 #include <tuple>
 
