@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Second half of the GPU machine's work: scripts/h200_bench.sh DIR PART...; parts: bench torch sanitizer big cap
+cd "$(dirname "$0")/.."
+dir=$1
+shift
+libs=$(python3 -c '
+import glob, os, sys
+roots = [p for p in sys.path if p.endswith("site-packages")]
+print(":".join(sorted({os.path.dirname(f) for r in roots for f in glob.glob(r + "/nvidia/**/lib*.so*", recursive=True)})))')
+export LD_LIBRARY_PATH="/usr/local/cuda/lib64:$libs:${LD_LIBRARY_PATH:-}"
+work=$(mktemp -d)
+for part in "$@"; do
+  echo "=== $part ($(date +%T))"
+  case $part in
+    bench) "$dir/bench_cuda" 768 12 12 65536 1024 50257 1 2048 24 16 65536 2048 50257 1 4096 24 32 65536 2048 50257 1 2>&1 ;;
+    bench7) "$dir/bench_cuda" 4096 24 32 65536 2048 50257 1 2>&1 | tail -4 ;;
+    torch) python3 scripts/compare_torch.py "$dir/megatrain" 200 2>&1 | grep -v -i warn | tail -14 ;;
+    sanitizer)
+      for tool in memcheck racecheck; do
+        echo "compute-sanitizer $tool:"
+        MT_TEST_DEVICE=cuda compute-sanitizer --tool $tool "$dir/test_parity" --gtest_brief=1 --gtest_filter='*TenAdamWSteps/1*' 2>&1 | tail -4
+        compute-sanitizer --tool $tool "$dir/test_cuda_ops" --gtest_brief=1 --gtest_filter='*LayerNorm*:*Embedding*:*Elementwise*:*Attention/bf16' 2>&1 | tail -4
+      done ;;
+    big) "$dir/megatrain" train configs/1p3b.yaml --train-data "$TOKENS" --val-data "" --num-steps 2 --out-dir "$work/big" --log-interval 1 --save-interval 0 2>&1 | grep -v "^  [ *] " ;;
+    cap)
+      printf 'hidden_size: 4096\nnum_layers: 24\nnum_heads: 32\nvocab_size: 50257\ntie_word_embeddings: false\nsequence_length: 2048\nbatch_size: 32\nnum_steps: 3\nlog_interval: 1\n' >"$work/cap.yaml"
+      timeout 200 "$dir/megatrain" train "$work/cap.yaml" --train-data "$TOKENS" --memory-limit 8GiB --out-dir "$work/cap" --trace "$OUT/trace.json" 2>&1 | grep -v "^  [ *] " ;;
+  esac
+done
