@@ -14,6 +14,10 @@ Dropout dropout_at(const OpContext& ctx, int64_t layer, DropoutPlace place, int6
           static_cast<uint64_t>(layer + 1) * kPlaces + place, static_cast<uint64_t>(first)};
 }
 
+int64_t padded_vocabulary(const ModelSpec& s) {
+  return (s.vocab_size + 63) / 64 * 64;
+}
+
 // Parameters without biases are absent from the layout: their index is -1.
 struct BlockIndex {
   int ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, mlp_w, mlp_b;
@@ -177,19 +181,18 @@ class Gpt2Head : public HeadTemplate {
             const UnitView* g) const override {
     const int64_t n = mb.tokens_count();
     const Saved s = carve(ctx.work, n, ctx.compute, g != nullptr);
-    const Tensor weight = w.at(p_.head);
+    const Tensor weight = padded(w.at(p_.head)), dweight = g ? padded(g->at(p_.head)) : Tensor{};
     norm(ctx, w, x, s);
-    const int64_t stride = s.logits.shape[1];
     for (int64_t first = 0; first < n; first += s.logits.shape[0]) {
       const int64_t rows = std::min(s.logits.shape[0], n - first);
-      const Tensor logits(s.logits.data, s.logits.dtype, {rows, spec_.vocab_size}),
-          y = s.ln.rows(first, rows);
-      ctx.ops.gemm(ctx.stream, {y, weight, logits, false, true, false, {}, 0, 0, stride});
-      ctx.ops.cross_entropy(ctx.stream, {logits, mb.targets.rows(first, rows), s.losses.rows(first, rows),
-                                         ctx.loss_scale, g != nullptr, stride});
+      const Tensor logits = s.logits.rows(0, rows), y = s.ln.rows(first, rows);
+      ctx.ops.gemm(ctx.stream, {y, weight, logits, false, true, false, {}});
+      ctx.ops.cross_entropy(ctx.stream, {Tensor(logits.data, logits.dtype, {rows, spec_.vocab_size}),
+                                         mb.targets.rows(first, rows), s.losses.rows(first, rows),
+                                         ctx.loss_scale, g != nullptr, logits.shape[1]});
       if (!g) continue;
-      ctx.ops.gemm(ctx.stream, {logits, y, g->at(p_.head), true, false, true, {}, stride});
-      ctx.ops.gemm(ctx.stream, {logits, weight, s.dln.rows(first, rows), false, false, false, {}, stride});
+      ctx.ops.gemm(ctx.stream, {logits, y, dweight, true, false, true, {}});
+      ctx.ops.gemm(ctx.stream, {logits, weight, s.dln.rows(first, rows), false, false, false, {}});
     }
     ctx.ops.sum(ctx.stream, s.losses, loss, false);
     if (g)
@@ -218,18 +221,25 @@ class Gpt2Head : public HeadTemplate {
   };
 
   Saved carve(void* base, int64_t n, DType type, bool backward) const {
-    // A chunk of about 16 M logits: large enough for GEMM speed, small beside the activations.
-    const int64_t chunk =
-        std::clamp<int64_t>((int64_t{16} << 20) / spec_.vocab_size / 64 * 64, 64, std::max<int64_t>(n, 64));
+    // Large enough that adding to the weight's gradient once a chunk costs little beside the product.
+    const int64_t goal = type == DType::bf16 ? int64_t{128} << 20 : int64_t{16} << 20,
+                  v = padded_vocabulary(spec_);
+    const int64_t chunk = std::clamp<int64_t>(goal / v / 64 * 64, 64, std::max<int64_t>(n, 64));
     const int64_t c = spec_.hidden_size;
     Workspace ws(base);
     Saved s;
     s.ln = ws.take(type, {n, c}), s.mean = ws.take(DType::f32, {n}), s.rstd = ws.take(DType::f32, {n});
     s.losses = ws.take(DType::f32, {n});
-    s.logits = ws.take(type, {std::min(chunk, n), (spec_.vocab_size + 63) / 64 * 64});  // aligned rows
+    s.logits = ws.take(type, {std::min(chunk, n), v});
     if (backward) s.dln = ws.take(type, {n, c});
     s.bytes = ws.used();
     return s;
+  }
+
+  // The table with its rows of zeros: [padded V, C].
+  Tensor padded(Tensor table) const {
+    table.shape[0] = padded_vocabulary(spec_);
+    return table;
   }
 
   void norm(const OpContext& ctx, const UnitView& w, Tensor x, const Saved& s) const {
@@ -258,8 +268,8 @@ class Gpt2 : public Model {
  private:
   // Adds a parameter to a unit and returns its index; absent biases give -1.
   static int add(UnitLayout& u, const std::string& name, std::vector<int64_t> shape, Init init,
-                 double std = 0) {
-    u.add(name, std::move(shape), init, std);
+                 double std = 0, int64_t padded_rows = 0) {
+    u.add(name, std::move(shape), init, std, padded_rows);
     return static_cast<int>(u.parameters.size()) - 1;
   }
   int add_bias(UnitLayout& u, const std::string& name, int64_t n) const {
@@ -270,7 +280,8 @@ class Gpt2 : public Model {
     UnitLayout u;
     u.name = spec_.tied ? "embedding + head" : "embedding";
     const double std = spec_.init_std;
-    add(u, "transformer.wte.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, std);
+    add(u, "transformer.wte.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, std,
+        padded_vocabulary(spec_));
     add(u, "transformer.wpe.weight", {spec_.max_position_embeddings, spec_.hidden_size}, Init::normal, std);
     if (spec_.tied) add_final_norm(u);
     units_.push_back(std::move(u));
@@ -310,7 +321,8 @@ class Gpt2 : public Model {
     UnitLayout u;
     u.name = "final norm + head";
     add_final_norm(u);
-    end_.head = add(u, "lm_head.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, spec_.init_std);
+    end_.head = add(u, "lm_head.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, spec_.init_std,
+                    padded_vocabulary(spec_));
     units_.push_back(std::move(u));
   }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace megatrain {
@@ -24,14 +26,16 @@ void validate(const ModelSpec& s) {
     fail("init_std and layer_norm_epsilon must be positive numbers");
 }
 
-void UnitLayout::add(const std::string& param, std::vector<int64_t> shape, Init init, double init_std) {
+void UnitLayout::add(const std::string& param, std::vector<int64_t> shape, Init init, double init_std,
+                     int64_t padded_rows) {
   Parameter p;
   p.name = param, p.shape = std::move(shape), p.init = init, p.init_std = init_std;
   p.numel = 1;
   for (int64_t n : p.shape) p.numel *= n;
   p.offset = numel;
   p.decay = p.shape.size() >= 2;
-  numel += (p.numel + 63) / 64 * 64;
+  const int64_t room = std::max(p.numel, padded_rows * (p.numel / p.shape[0]));
+  numel += (room + 63) / 64 * 64;
   parameters.push_back(std::move(p));
 }
 

@@ -46,7 +46,10 @@ struct UnitLayout {
   std::vector<Parameter> parameters;
   int64_t numel = 0;  ///< with padding: the size of the block
 
-  void add(const std::string& name, std::vector<int64_t> shape, Init init, double init_std = 0);
+  /// `padded_rows`: rows to make room for; those beyond the shape stay zero (vocabulary tables, so that
+  /// products have aligned sizes).
+  void add(const std::string& name, std::vector<int64_t> shape, Init init, double init_std = 0,
+           int64_t padded_rows = 0);
   int64_t parameter_count() const;  ///< without padding
 };
 

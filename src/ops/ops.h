@@ -75,7 +75,8 @@ struct CrossEntropyArgs {
   Tensor logits, targets, losses;
   float scale = 1;
   bool backward = true;
-  int64_t stride = 0;  ///< elements from row to row of the logits; 0: V. The pad may be overwritten
+  int64_t stride =
+      0;  ///< elements from row to row of the logits; 0: V; the backward fills the pad with zeros
 };
 
 /// What a device needs to size its workspace.

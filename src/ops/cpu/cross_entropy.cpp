@@ -10,7 +10,9 @@ namespace {
 
 void row(const CrossEntropyArgs& a, int64_t r) {
   const int64_t v = a.logits.shape[1];
-  float* x = a.logits.f32() + r * (a.stride > 0 ? a.stride : v);
+  const int64_t stride = a.stride > 0 ? a.stride : v;
+  float* x = a.logits.f32() + r * stride;
+  if (a.backward) std::memset(x + v, 0, static_cast<size_t>(stride - v) * sizeof(float));
   const int32_t target = a.targets.i32()[r];
   if (target < 0) {
     a.losses.f32()[r] = 0;

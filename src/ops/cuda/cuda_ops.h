@@ -9,7 +9,7 @@
 namespace megatrain {
 
 /// Reductions and sorting.
-constexpr int64_t kCudaScratchBytes = int64_t{64} << 20;
+constexpr int64_t kCudaScratchBytes = int64_t{96} << 20;
 /// Workspace that CudaOps needs for a micro-batch of these shapes (StepPlan::workspace).
 int64_t cuda_workspace_bytes(const OpShapes& shapes);
 

@@ -176,7 +176,7 @@ void CudaOps::layer_norm(Stream& s, const LayerNormArgs& a) {
 void CudaOps::layer_norm_backward(Stream& s, const LayerNormBackwardArgs& a) {
   const int64_t n = a.x.shape[0], c = a.x.shape[1];
   auto* partial = reinterpret_cast<float*>(scratch());
-  const int grid = static_cast<int>(std::min<int64_t>(n, 2 * multiprocessors()));
+  const int grid = static_cast<int>(std::min<int64_t>(n, 4 * multiprocessors()));
   by_dtype(a.x.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     by_packs(c, [&](auto v) {
