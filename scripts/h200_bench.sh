@@ -19,7 +19,9 @@ for part in "$@"; do
       for tool in memcheck racecheck; do
         echo "compute-sanitizer $tool:"
         MT_TEST_DEVICE=cuda compute-sanitizer --tool $tool "$dir/test_parity" --gtest_brief=1 --gtest_filter='*TenAdamWSteps/1*' 2>&1 | tail -4
-        compute-sanitizer --tool $tool "$dir/test_cuda_ops" --gtest_brief=1 --gtest_filter='*LayerNorm*:*Embedding*:*Elementwise*:*Attention/bf16' 2>&1 | tail -4
+        compute-sanitizer --tool $tool "$dir/test_cuda_ops" --gtest_brief=1 --gtest_filter='*LayerNorm*:*Embedding*:*Elementwise*:*Attention*' >"$work/$tool" 2>&1
+        grep -E "in kernel|hazard|Error:|Invalid" "$work/$tool" | grep -oE "(void )?[A-Za-z_:0-9]+(<|\()[^,<(]*" | sort | uniq -c | sort -rn | head -8
+        tail -2 "$work/$tool"
       done ;;
     big) "$dir/megatrain" train configs/1p3b.yaml --train-data "$TOKENS" --val-data "" --num-steps 2 --out-dir "$work/big" --log-interval 1 --save-interval 0 2>&1 | grep -v "^  [ *] " ;;
     cap)
