@@ -197,7 +197,7 @@ TEST_P(CudaOpsTest, Elementwise) {
 
 TEST_P(CudaOpsTest, EmbeddingAndCrossEntropy) {
   const DType t = GetParam();
-  const int64_t v = 61, c = 48, seq = 20, n = 4 * seq, stride = 64;
+  const int64_t v = 61, seq = 20, n = 4 * seq, stride = 64;
   std::vector<int32_t> tokens(static_cast<size_t>(n)), targets(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<int32_t>(random_u32(1, 2, i) % 9),
@@ -206,7 +206,8 @@ TEST_P(CudaOpsTest, EmbeddingAndCrossEntropy) {
   Tensor gt(arena->take("t", n * 4), DType::i32, {n}), gy(arena->take("t", n * 4), DType::i32, {n});
   MT_CUDA(cudaMemcpy(gt.data, tokens.data(), tokens.size() * 4, cudaMemcpyHostToDevice));
   MT_CUDA(cudaMemcpy(gy.data, targets.data(), targets.size() * 4, cudaMemcpyHostToDevice));
-  for (const Dropout& d : {Dropout{}, Dropout{0.25f, 1, 2, 3}}) {
+  for (auto [c, p] : {std::pair{48, 0.0f}, {48, 0.25f}, {768, 0.0f}, {4096, 0.0f}}) {
+    const Dropout d{p, 1, 2, 3};
     Pair &wte = make({v, c}, t), &wpe = make({seq, c}, t), &out = make({n, c}, t), &dout = make({n, c}, t),
          &dwte = make({v, c}, DType::f32), &dwpe = make({seq, c}, DType::f32);
     cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, wpe.cpu, out.cpu, seq, d}),

@@ -9,7 +9,32 @@
 #include "core/error.h"
 #include "ops/ops.h"
 
+#ifdef MT_WITH_CUDA
+#include <nvtx3/nvToolsExt.h>
+#endif
+
 namespace megatrain {
+namespace {
+
+/// Names a task for profilers while it is issued (Nsight shows it beside the kernels).
+class ProfilerRange {
+ public:
+#ifdef MT_WITH_CUDA
+  explicit ProfilerRange(const std::string& name) {
+    nvtxRangePushA(name.c_str());
+  }
+  ~ProfilerRange() {
+    nvtxRangePop();
+  }
+#else
+  explicit ProfilerRange(const std::string& /*name*/) {}
+  ~ProfilerRange() = default;
+#endif
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+};
+
+}  // namespace
 
 double Timeline::busy(const Schedule& s, Lane lane) const {
   double total = 0;
@@ -65,6 +90,7 @@ void Executor::issue(const Schedule& s, size_t i, const std::vector<void*>& buff
   const Task& t = s.tasks[i];
   Stream& q = stream(t.lane);
   for (int w : t.waits) q.wait(*event_of_[static_cast<size_t>(w)]);
+  const ProfilerRange range(describe(t, static_cast<int>(i)));
   q.stamp(stamp_of_[i]);
   runner(t, q);
   if (options.poison && t.lane != Lane::host)

@@ -31,7 +31,11 @@ WaitValue wait_value() {
   static const WaitValue function = [] {
     void* f = nullptr;
     cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
     MT_CUDA(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &f, 12000, cudaEnableDefault, &found));
+#else
+    MT_CUDA(cudaGetDriverEntryPoint("cuStreamWaitValue32", &f, cudaEnableDefault, &found));
+#endif
     if (!f) fail("CUDA: this driver has no cuStreamWaitValue32; update it");
     return reinterpret_cast<WaitValue>(f);
   }();

@@ -58,6 +58,7 @@ __global__ void token_rows(int n, int c, const int32_t* tokens, const int32_t* r
   for (int column = static_cast<int>(threadIdx.x) * 8; column < c;
        column += static_cast<int>(blockDim.x) * 8) {
     float acc[8] = {0};
+#pragma unroll 4
     for (int k = i; k < n && tokens[k] == token; ++k) add_row(dout, rows[k], c, column, d, acc);
     add_to(table + static_cast<int64_t>(token) * c + column, acc);
   }
@@ -104,9 +105,8 @@ void CudaOps::embedding_backward(Stream& s, const EmbeddingBackwardArgs& a) {
   by_dtype(a.dout.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     const auto* dout = static_cast<T*>(a.dout.data);
-    token_rows<T>
-        <<<dim3(static_cast<unsigned>(n), static_cast<unsigned>((c / 8 + 31) / 32)), 32, 0, cuda_stream(s)>>>(
-            n, c, sorted_tokens, sorted_rows, dout, a.dtoken_table.f32(), a.dropout);
+    token_rows<T><<<n, threads, 0, cuda_stream(s)>>>(n, c, sorted_tokens, sorted_rows, dout,
+                                                     a.dtoken_table.f32(), a.dropout);
     position_rows<T><<<static_cast<unsigned>(a.seq_len), threads, 0, cuda_stream(s)>>>(
         n, c, a.seq_len, dout, a.dposition_table.f32(), a.dropout);
   });
