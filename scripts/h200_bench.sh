@@ -24,8 +24,16 @@ for part in "$@"; do
         tail -2 "$work/$tool"
       done ;;
     big) "$dir/megatrain" train configs/1p3b.yaml --train-data "$TOKENS" --val-data "" --num-steps 2 --out-dir "$work/big" --log-interval 1 --save-interval 0 2>&1 | grep -v "^  [ *] " ;;
+    races)
+      compute-sanitizer --tool racecheck "$dir/test_cuda_ops" --gtest_brief=1 --gtest_filter='*LayerNorm*:*Embedding*:*Elementwise*:*Attention*' >"$work/races" 2>&1
+      grep -E "Race reported|race" "$work/races" | sed -E 's/0x[0-9a-f]+//g' | cut -c1-180 | sort | uniq -c | sort -rn | head -8
+      tail -1 "$work/races" ;;
+    trace)
+      printf 'hidden_size: 4096\nnum_layers: 24\nnum_heads: 32\nvocab_size: 50257\nsequence_length: 2048\nbatch_size: 32\nnum_steps: 3\nlearning_rate: 2e-5\nlog_interval: 1\n' >"$work/trace.yaml"
+      "$dir/megatrain" train "$work/trace.yaml" --train-data "$TOKENS" --residency stream --out-dir "$work/trace" --trace "$OUT/trace.json" --trace-steps 2 2>&1 | grep -v "^  [ *] "
+      rm -rf "$work/trace" ;;
     cap)
-      printf 'hidden_size: 4096\nnum_layers: 24\nnum_heads: 32\nvocab_size: 50257\ntie_word_embeddings: false\nsequence_length: 2048\nbatch_size: 32\nnum_steps: 3\nlog_interval: 1\n' >"$work/cap.yaml"
-      timeout 200 "$dir/megatrain" train "$work/cap.yaml" --train-data "$TOKENS" --memory-limit 8GiB --out-dir "$work/cap" --trace "$OUT/trace.json" 2>&1 | grep -v "^  [ *] " ;;
+      printf 'hidden_size: 4096\nnum_layers: 24\nnum_heads: 32\nvocab_size: 50257\ntie_word_embeddings: false\nsequence_length: 2048\nbatch_size: 32\nnum_steps: 4\nlearning_rate: 2e-5\nlog_interval: 1\n' >"$work/cap.yaml"
+      timeout 200 "$dir/megatrain" train "$work/cap.yaml" --train-data "$TOKENS" --memory-limit 8GiB --out-dir "$work/cap" 2>&1 | grep -v "^  [ *] " ;;
   esac
 done
