@@ -15,6 +15,7 @@ for part in "$@"; do
     bench) "$dir/bench_cuda" 768 12 12 65536 1024 50257 1 2048 24 16 65536 2048 50257 1 4096 24 32 65536 2048 50257 1 2>&1 ;;
     bench7) "$dir/bench_cuda" 4096 24 32 65536 2048 50257 1 2>&1 | tail -4 ;;
     torch) python3 scripts/compare_torch.py "$dir/megatrain" 200 2>&1 | grep -v -i warn | tail -14 ;;
+    torch-large) python3 scripts/compare_torch.py "$dir/megatrain" 12 "$TOKENS" 2048 8 16 1024 8 50257 1e-4 2>&1 | grep -v -i -e warn -e Loading | tail -14 ;;
     sanitizer)
       for tool in memcheck racecheck; do
         echo "compute-sanitizer $tool:"
