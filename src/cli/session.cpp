@@ -30,6 +30,15 @@ void on_interrupt(int signal) {
 
 }  // namespace
 
+ProgressFn show_progress(const std::string& what) {
+  return [what, last = std::chrono::steady_clock::now()](double fraction) mutable {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last < std::chrono::seconds(2)) return;
+    fmt::print(stderr, "  {}: {:.0f}%\n", what, 100 * fraction);
+    last = now;
+  };
+}
+
 bool interrupted() {
   return interrupt_count > 0;
 }
@@ -60,7 +69,8 @@ Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const Mach
 
 void Session::allocate() {
   device = make_device(choice, plan.device_limit, threads);
-  store = std::make_unique<HostStore>(*device, *model, plan.step.training);
+  store =
+      std::make_unique<HostStore>(*device, *model, plan.step.training, show_progress("taking host memory"));
 }
 
 std::unique_ptr<Engine> Session::make_engine(const MachineOptions& machine) {

@@ -63,6 +63,9 @@ struct GenerateOptions : SamplingOptions {
 void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& options,
                    const MachineOptions& machine);
 
+/// Prints "  what: 40%" on stderr at most every two seconds.
+ProgressFn show_progress(const std::string& what);
+
 /// True once Ctrl-C (or SIGTERM) came; a second one ends the process at once.
 bool interrupted();
 void watch_interrupts();

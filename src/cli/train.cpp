@@ -90,9 +90,9 @@ class Trainer {
     fmt::print("model: {}\n", session_.summary());
     ThreadPool pool(session_.threads);
     if (c_.init_from.empty())
-      session_.store->initialize(static_cast<uint64_t>(c_.seed), pool);
+      session_.store->initialize(static_cast<uint64_t>(c_.seed), pool, show_progress("initial weights"));
     else
-      load_weights(c_.init_from, *session_.model, *session_.store);
+      load_weights(c_.init_from, *session_.model, *session_.store, show_progress("loading weights"));
     engine_ = session_.make_engine(machine_of(c_));
     if (engine_->arena().used() != session_.plan.device_bytes)
       throw std::logic_error("the arena holds other than the memory table says");
@@ -194,7 +194,7 @@ class Trainer {
   void save() {
     engine_->finish_update();
     DirectoryWriter writer(c_.out_dir + "/model");
-    save_model(writer.file("."), *session_.model, *session_.store);
+    save_model(writer.file("."), *session_.model, *session_.store, show_progress("saving the model"));
     if (tokenizer_) tokenizer_->save(writer.file("."));
     writer.commit();
   }

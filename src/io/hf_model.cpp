@@ -75,7 +75,8 @@ void check_zero(const SafetensorsFile& file, const std::string& name) {
 
 }  // namespace
 
-void save_model(const std::string& directory, const Model& model, const HostStore& store) {
+void save_model(const std::string& directory, const Model& model, const HostStore& store,
+                const ProgressFn& progress) {
   write_file_atomically(directory + "/config.json", config_of(model.spec()).dump(2) + "\n");
   SafetensorsWriter out(directory + "/model.safetensors");
   const auto zeros = absent_biases(model.spec());
@@ -86,6 +87,7 @@ void save_model(const std::string& directory, const Model& model, const HostStor
   std::vector<float> values;
   for (int u = 0; u < model.unit_count(); ++u)
     for (const auto& p : model.units()[static_cast<size_t>(u)].parameters) {
+      if (progress) progress(static_cast<double>(u) / model.unit_count());
       values.resize(static_cast<size_t>(p.numel));
       store.get_parameter(u, p, values.data());
       out.append(values.data(), p.numel * 4);
@@ -128,7 +130,8 @@ ModelSpec read_model_spec(const std::string& directory) {
   }
 }
 
-void load_weights(const std::string& directory, const Model& model, HostStore& store) {
+void load_weights(const std::string& directory, const Model& model, HostStore& store,
+                  const ProgressFn& progress) {
   const SafetensorsFile file(directory + "/model.safetensors");
   std::set<std::string> used;
   std::vector<float> values;
@@ -139,6 +142,7 @@ void load_weights(const std::string& directory, const Model& model, HostStore& s
       if (e->shape != p.shape)
         fail(fmt::format("{}: tensor '{}' has shape [{}], [{}] was expected", file.path(), p.name,
                          fmt::join(e->shape, ", "), fmt::join(p.shape, ", ")));
+      if (progress) progress(static_cast<double>(u) / model.unit_count());
       values.resize(static_cast<size_t>(p.numel));
       file.read_f32(*e, values.data());
       store.set_parameter(u, p, values.data());

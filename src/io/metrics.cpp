@@ -16,8 +16,8 @@
 namespace megatrain {
 namespace {
 
-int open_for_append(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+int open_new(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) fail(fmt::format("{}: cannot create ({}); choose another out_dir", path, std::strerror(errno)));
   return fd;
 }
@@ -72,7 +72,7 @@ uint32_t crc32c(const std::string& bytes) {
   return ~crc;
 }
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path), fd_(open_for_append(path)) {}
+MetricsFile::MetricsFile(const std::string& path) : path_(path), fd_(open_new(path)) {}
 MetricsFile::~MetricsFile() {
   ::close(fd_);
 }
@@ -87,7 +87,7 @@ void MetricsFile::write(int64_t step, const Scalars& scalars) {
 
 TensorBoardWriter::TensorBoardWriter(const std::string& directory)
     : path_(fmt::format("{}/events.out.tfevents.{}.megatrain", directory, static_cast<int64_t>(wall_time()))),
-      fd_(open_for_append(path_)) {
+      fd_(open_new(path_)) {
   record(event(0, bytes_field(3, "brain.Event:2")));  // file_version
 }
 

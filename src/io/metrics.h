@@ -10,7 +10,7 @@ namespace megatrain {
 
 using Scalars = std::vector<std::pair<std::string, double>>;
 
-/// One JSON object a line, appended and flushed at once.
+/// One JSON object a line, written at once. A new run starts the file anew.
 class MetricsFile {
  public:
   explicit MetricsFile(const std::string& path);

@@ -24,9 +24,10 @@ int64_t HostStore::bytes_needed(const Model& model, bool with_moments) {
   return n * (kWeightBytes + (with_moments ? kMomentBytes : 0));
 }
 
-HostStore::HostStore(Device& device, const Model& model, bool with_moments)
+HostStore::HostStore(Device& device, const Model& model, bool with_moments, const ProgressFn& progress)
     : device_(device), model_(model), with_moments_(with_moments) {
   for (const auto& u : model.units()) {
+    if (progress) progress(static_cast<double>(units_.size()) / model.unit_count());
     units_.emplace_back();
     UnitState& s = units_.back();
     s.hi = static_cast<uint16_t*>(device.allocate_pinned(u.numel * 2));
@@ -47,10 +48,11 @@ HostStore::~HostStore() {
   }
 }
 
-void HostStore::initialize(uint64_t seed, ThreadPool& pool) {
+void HostStore::initialize(uint64_t seed, ThreadPool& pool, const ProgressFn& progress) {
   uint64_t stream = kInitStream;
   for (size_t u = 0; u < units_.size(); ++u)
     for (const Parameter& p : model_.units()[u].parameters) {
+      if (progress) progress(static_cast<double>(u) / static_cast<double>(units_.size()));
       ++stream;
       const UnitState& s = units_[u];
       pool.parallel_ranges(p.numel, 65536, [&](int64_t begin, int64_t end) {

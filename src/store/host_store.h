@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "core/progress.h"
 #include "core/thread_pool.h"
 #include "model/layer_template.h"
 
@@ -25,7 +26,7 @@ class HostStore {
   static int64_t bytes_needed(const Model& model, bool with_moments);
 
   /// Takes the memory (zeroed). Without moments it serves evaluation and generation.
-  HostStore(Device& device, const Model& model, bool with_moments);
+  HostStore(Device& device, const Model& model, bool with_moments, const ProgressFn& progress = {});
   ~HostStore();
   HostStore(const HostStore&) = delete;
   HostStore& operator=(const HostStore&) = delete;
@@ -35,7 +36,7 @@ class HostStore {
   int64_t bytes() const { return bytes_needed(model_, with_moments_); }
 
   /// N(0, std) and constants as the layout says; the same numbers for any thread count.
-  void initialize(uint64_t seed, ThreadPool& pool);
+  void initialize(uint64_t seed, ThreadPool& pool, const ProgressFn& progress = {});
   /// Copies a parameter in from, or out to, fp32.
   void set_parameter(int unit, const Parameter& p, const float* values);
   void get_parameter(int unit, const Parameter& p, float* values) const;
