@@ -3,17 +3,12 @@
 cd "$(dirname "$0")/.."
 dir=$1
 shift
-libs=$(python3 -c '
-import glob, os, sys
-roots = [p for p in sys.path if p.endswith("site-packages")]
-print(":".join(sorted({os.path.dirname(f) for r in roots for f in glob.glob(r + "/nvidia/**/lib*.so*", recursive=True)})))')
-export LD_LIBRARY_PATH="/usr/local/cuda/lib64:$libs:${LD_LIBRARY_PATH:-}"
+. scripts/h200_env.sh
 work=$(mktemp -d)
 for part in "$@"; do
   echo "=== $part ($(date +%T))"
   case $part in
     bench) "$dir/bench_cuda" 768 12 12 65536 1024 50257 1 2048 24 16 65536 2048 50257 1 4096 24 32 65536 2048 50257 1 2>&1 ;;
-    bench7) "$dir/bench_cuda" 4096 24 32 65536 2048 50257 1 2>&1 | tail -4 ;;
     torch) python3 scripts/compare_torch.py "$dir/megatrain" 200 2>&1 | grep -v -i warn | tail -14 ;;
     torch-large) python3 scripts/compare_torch.py "$dir/megatrain" 12 "$TOKENS" 2048 8 16 1024 8 50257 1e-4 2>&1 | grep -v -i -e warn -e Loading | tail -14 ;;
     sanitizer)

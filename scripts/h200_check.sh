@@ -3,13 +3,7 @@
 # Correctness first, then timings.
 cd "$(dirname "$0")/.."
 dir=$1
-libs=$(python3 - <<'PY'
-import glob, os, site, sys
-roots = [p for p in sys.path if p.endswith("site-packages")] + site.getsitepackages()
-print(":".join(sorted({os.path.dirname(f) for r in roots for f in glob.glob(r + "/nvidia/**/lib*.so*", recursive=True)})))
-PY
-)
-export LD_LIBRARY_PATH="$libs:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
+. scripts/h200_env.sh
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 echo "--- ops"
 "$dir/test_cuda_ops" --gtest_brief=1 2>&1 | tail -60

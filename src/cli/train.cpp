@@ -50,9 +50,8 @@ class Trainer {
   void prepare() {
     validate(c_);
     if (c_.train_data.empty()) fail("train_data: not set; name a .bin made by 'megatrain prepare'");
-    tokenizer_ = load_tokenizer(fs::path(c_.train_data).parent_path().string().empty()
-                                    ? "."
-                                    : fs::path(c_.train_data).parent_path().string());
+    const std::string beside = fs::path(c_.train_data).parent_path().string();
+    tokenizer_ = load_tokenizer(beside.empty() ? "." : beside);
     ModelSpec spec = c_.init_from.empty() ? model_spec(c_, tokenizer_ ? tokenizer_->vocab_size() : 0)
                                           : read_model_spec(c_.init_from);
     if (!c_.init_from.empty()) spec.dropout = c_.dropout;

@@ -20,8 +20,6 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
-
   template <class F>
   void parallel_for(int64_t n, F&& f) {
     run(

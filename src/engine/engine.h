@@ -61,8 +61,6 @@ class Engine {
   const float* host_gradient(int unit) const {
     return static_cast<const float*>(memory_[static_cast<size_t>(buffers_.host_gradient(unit))]);
   }
-  int64_t optimizer_steps() const { return optimizer_steps_; }
-  void set_optimizer_steps(int64_t steps) { optimizer_steps_ = steps; }
   const StepPlan& plan() const { return plan_; }
   const StepBuffers& buffers() const { return buffers_; }
   const Arena& arena() const { return arena_; }

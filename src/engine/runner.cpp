@@ -28,11 +28,15 @@ void Engine::Runner::operator()(const Task& t, Stream& s) {
   }
 }
 
+void* Engine::Runner::memory(int buffer) const {
+  return e_.memory_[static_cast<size_t>(buffer)];
+}
+
 MicroBatch Engine::Runner::micro_batch(int m) const {
   MicroBatch mb;
   mb.batch = e_.plan_.sequences_of(m), mb.seq_len = e_.plan_.seq_len;
   mb.first_sequence = m * e_.plan_.micro_batch;
-  auto* data = static_cast<int32_t*>(e_.memory_[static_cast<size_t>(e_.buffers_.tokens(m))]);
+  auto* data = static_cast<int32_t*>(memory(e_.buffers_.tokens(m)));
   mb.tokens = Tensor(data, DType::i32, {mb.tokens_count()});
   mb.targets = Tensor(data + mb.tokens_count(), DType::i32, {mb.tokens_count()});
   return mb;
@@ -41,7 +45,7 @@ MicroBatch Engine::Runner::micro_batch(int m) const {
 OpContext Engine::Runner::context(Stream& s) const {
   OpContext c{e_.device_.ops(), s};
   c.compute = e_.plan_.compute;
-  c.work = e_.memory_[static_cast<size_t>(e_.buffers_.work())];
+  c.work = memory(e_.buffers_.work());
   if (settings_) {
     c.dropout = e_.model_.spec().dropout;
     c.dropout_seed = settings_->seed * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(e_.optimizer_steps_);
@@ -51,14 +55,12 @@ OpContext Engine::Runner::context(Stream& s) const {
 }
 
 UnitView Engine::Runner::weights(int u) const {
-  return {&e_.model_.units()[static_cast<size_t>(u)], e_.memory_[static_cast<size_t>(e_.buffers_.weights(u))],
-          e_.plan_.compute};
+  return {&e_.model_.units()[static_cast<size_t>(u)], memory(e_.buffers_.weights(u)), e_.plan_.compute};
 }
 
 UnitView Engine::Runner::gradient(int u) const {
   const int layout = u < e_.model_.unit_count() ? u : 0;  // the tied embedding's part lies as unit 0 does
-  return {&e_.model_.units()[static_cast<size_t>(layout)],
-          e_.memory_[static_cast<size_t>(e_.buffers_.gradient(u))], DType::f32};
+  return {&e_.model_.units()[static_cast<size_t>(layout)], memory(e_.buffers_.gradient(u)), DType::f32};
 }
 
 Tensor Engine::Runner::whole_gradient(int u) const {
@@ -66,13 +68,13 @@ Tensor Engine::Runner::whole_gradient(int u) const {
 }
 
 Tensor Engine::Runner::activation(int layer, int m) const {
-  return {e_.memory_[static_cast<size_t>(e_.buffers_.activation(layer, m))],
+  return {memory(e_.buffers_.activation(layer, m)),
           e_.plan_.compute,
           {e_.plan_.sequences_of(m) * e_.plan_.seq_len, e_.model_.spec().hidden_size}};
 }
 
 Tensor Engine::Runner::scalar(int buffer) const {
-  return {e_.memory_[static_cast<size_t>(buffer)], DType::f64, {1}};
+  return {memory(buffer), DType::f64, {1}};
 }
 
 void Engine::Runner::optimize(int u, Stream& s) {
@@ -80,9 +82,8 @@ void Engine::Runner::optimize(int u, Stream& s) {
   const AdamWConfig config = now ? settings_->optimizer : e_.pending_.optimizer;
   const double scale = now ? 1.0 : e_.pending_.scale;
   const int64_t step = e_.optimizer_steps_ + (now ? 1 : 0);
-  const double* norm =
-      static_cast<double*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_results())]) + host_slot(u, -1);
-  const auto* grad = static_cast<const float*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_gradient(u))]);
+  const double* norm = static_cast<double*>(memory(e_.buffers_.host_results())) + host_slot(u, -1);
+  const auto* grad = static_cast<const float*>(memory(e_.buffers_.host_gradient(u)));
   const UnitLayout* layout = &e_.model_.units()[static_cast<size_t>(u)];
   const UnitState* state = &e_.store_.unit(u);
   static_cast<CpuStream&>(s).enqueue([=](ThreadPool& pool) {
@@ -97,18 +98,18 @@ void Engine::Runner::optimize(int u, Stream& s) {
 
 void Engine::Runner::load_weights(int u, Stream& s) {
   if (e_.plan_.compute == DType::f32) return join_planes(u, s);
-  e_.device_.copy(s, e_.memory_[static_cast<size_t>(e_.buffers_.weights(u))], e_.store_.unit(u).hi,
+  e_.device_.copy(s, memory(e_.buffers_.weights(u)), e_.store_.unit(u).hi,
                   e_.model_.units()[static_cast<size_t>(u)].numel * 2);
 }
 
 // fp32 mode: both planes cross the link and are joined on the device, a staging buffer at a time.
 void Engine::Runner::join_planes(int u, Stream& s) {
   const auto staging = static_cast<size_t>(e_.buffers_.staging());
-  auto* planes = static_cast<uint16_t*>(e_.memory_[staging]);
+  auto* planes = static_cast<uint16_t*>(memory(e_.buffers_.staging()));
   const int64_t piece = e_.buffers_.list()[staging].bytes / 4,
                 n = e_.model_.units()[static_cast<size_t>(u)].numel;
   const UnitState& state = e_.store_.unit(u);
-  auto* out = static_cast<float*>(e_.memory_[static_cast<size_t>(e_.buffers_.weights(u))]);
+  auto* out = static_cast<float*>(memory(e_.buffers_.weights(u)));
   for (int64_t at = 0; at < n; at += piece) {
     const int64_t count = std::min(piece, n - at);
     e_.device_.copy(s, planes, state.hi + at, count * 2);
@@ -119,7 +120,7 @@ void Engine::Runner::join_planes(int u, Stream& s) {
 
 void Engine::Runner::load_tokens(int m, Stream& s) {
   const int64_t first = m * e_.plan_.micro_batch * e_.plan_.seq_len;
-  e_.device_.copy(s, e_.memory_[static_cast<size_t>(e_.buffers_.tokens(m))], e_.host_tokens_ + 2 * first,
+  e_.device_.copy(s, memory(e_.buffers_.tokens(m)), e_.host_tokens_ + 2 * first,
                   e_.buffers_.list()[static_cast<size_t>(e_.buffers_.tokens(m))].bytes);
 }
 
@@ -160,8 +161,7 @@ void Engine::Runner::head(const Task& t, Stream& s) {
   const MicroBatch mb = micro_batch(t.micro);
   const HeadTemplate& head = e_.model_.head();
   if (t.kind == TaskKind::head_logits) {
-    const Tensor logits(e_.memory_[static_cast<size_t>(e_.buffers_.logits())], DType::f32,
-                        {mb.batch, e_.model_.spec().vocab_size});
+    const Tensor logits(memory(e_.buffers_.logits()), DType::f32, {mb.batch, e_.model_.spec().vocab_size});
     return head.logits(ctx, weights(t.unit), mb, top(t.micro), e_.logits_position_, logits);
   }
   const bool backward = t.kind == TaskKind::head_loss;
@@ -177,25 +177,24 @@ int64_t Engine::Runner::host_slot(int unit, int micro) const {
 
 void Engine::Runner::offload_gradient(const Task& t, Stream& s) {
   const int u = t.unit;
-  auto* results = static_cast<double*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_results())]);
+  auto* results = static_cast<double*>(memory(e_.buffers_.host_results()));
   const bool finished = t.micro < 0;  // a sum between waves has no norm yet
   if (finished) e_.device_.copy(s, results + host_slot(u, -1), scalar(e_.buffers_.norm(u)).data, 8);
-  e_.device_.copy(s, e_.memory_[static_cast<size_t>(e_.buffers_.host_gradient(u))], gradient(u).data,
+  e_.device_.copy(s, memory(e_.buffers_.host_gradient(u)), gradient(u).data,
                   e_.model_.units()[static_cast<size_t>(u)].numel * 4);
 }
 
 void Engine::Runner::load_gradient(int u, Stream& s) {
-  e_.device_.copy(s, gradient(u).data, e_.memory_[static_cast<size_t>(e_.buffers_.host_gradient(u))],
+  e_.device_.copy(s, gradient(u).data, memory(e_.buffers_.host_gradient(u)),
                   e_.model_.units()[static_cast<size_t>(u)].numel * 4);
 }
 
 void Engine::Runner::read_back(const Task& t, Stream& s) {
-  auto* results = static_cast<double*>(e_.memory_[static_cast<size_t>(e_.buffers_.host_results())]);
+  auto* results = static_cast<double*>(memory(e_.buffers_.host_results()));
   const int from = t.accesses.front().buffer;
   const bool logits = from == e_.buffers_.logits();
   const int64_t slot = logits ? e_.plan_.micro_batches() + e_.model_.unit_count() : host_slot(-1, t.micro);
-  e_.device_.copy(s, results + slot, e_.memory_[static_cast<size_t>(from)],
-                  e_.buffers_.list()[static_cast<size_t>(from)].bytes);
+  e_.device_.copy(s, results + slot, memory(from), e_.buffers_.list()[static_cast<size_t>(from)].bytes);
 }
 
 }  // namespace megatrain

@@ -12,6 +12,7 @@ class Engine::Runner {
   void operator()(const Task& task, Stream& stream);
 
  private:
+  void* memory(int buffer) const;
   MicroBatch micro_batch(int m) const;
   OpContext context(Stream& stream) const;
   UnitView weights(int u) const;

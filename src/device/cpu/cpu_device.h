@@ -30,7 +30,6 @@ class CpuDevice : public Device {
   std::unique_ptr<CpuEvent> new_host_event() override { return std::make_unique<CpuEvent>(); }
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   Ops& ops() override { return *ops_; }
-  int threads() const { return threads_; }
 
  private:
   int64_t limit_, used_ = 0, peak_ = 0, pinned_ = 0;

@@ -16,9 +16,10 @@ struct Tiling {
 Tiling tiling(int64_t m, int64_t n) {
   Tiling t{m, n};
   auto count = [&] { return ((m + t.rows - 1) / t.rows) * ((n + t.columns - 1) / t.columns); };
-  while (count() < 16 && (t.rows > 64 || t.columns > 128))
-    (t.rows * 2 > t.columns ? t.rows : t.columns) =
-        (std::max(t.rows * 2 > t.columns ? t.rows : t.columns, int64_t{2}) + 1) / 2;
+  while (count() < 16 && (t.rows > 64 || t.columns > 128)) {
+    int64_t& longer = t.rows * 2 > t.columns ? t.rows : t.columns;
+    longer = (longer + 1) / 2;
+  }
   t.rows = std::min<int64_t>((t.rows + 7) / 8 * 8, 1024);
   t.columns = std::min<int64_t>((t.columns + 15) / 16 * 16, 1024);
   return t;
