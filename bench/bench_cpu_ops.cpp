@@ -58,14 +58,14 @@ void attention(benchmark::State& st, bool backward) {
   auto view = [](std::vector<float>& v) {
     return Tensor(v.data(), DType::f32, {static_cast<int64_t>(v.size())});
   };
-  b.ops.attention(*b.stream, {view(qkv), view(out), view(lse), batch, t, h, d, {}});
+  b.ops.attention(*b.stream, {view(qkv), view(out), view(lse), {batch, t, h, h, d}, {}});
   for (auto _ : st) {
     if (backward)
       b.ops.attention_backward(
           *b.stream,
-          {view(qkv), view(out), view(lse), view(out), view(dqkv), view(delta), batch, t, h, d, {}});
+          {view(qkv), view(out), view(lse), view(out), view(dqkv), view(delta), {batch, t, h, h, d}, {}});
     else
-      b.ops.attention(*b.stream, {view(qkv), view(out), view(lse), batch, t, h, d, {}});
+      b.ops.attention(*b.stream, {view(qkv), view(out), view(lse), {batch, t, h, h, d}, {}});
     b.stream->synchronize();
   }
   rate(st, "GFLOP/s", (backward ? 5.0 : 2.0) * static_cast<double>(batch * h * t * t * d));

@@ -1,6 +1,6 @@
 // One command, one table: ceilings of this machine (link, DRAM, device copy, GEMM), each op against its byte
 // or flop floor, and whole training steps. Everything is a ratio within the run.
-//   bench_cuda [hidden layers heads tokens_of_a_step seq_len vocab clip]...
+//   bench_cuda [family hidden layers heads kv_heads intermediate tokens_of_a_step seq_len vocab clip]...
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -142,6 +142,31 @@ void op_table(Device& device, Arena& arena, Stream& s, const Ceilings& c) {
         o.layer_norm_backward(s, {x, g, mean, rstd, y, z, dg, db, true});
       }),
       4 * nw * e, 0, c);
+  row("RMS norm", time([&] { o.layer_norm(s, {x, g, {}, y, {}, rstd, 1e-6f}); }), 2 * nw * e, 0, c);
+  row("RMS norm backward", time([&] {
+        o.layer_norm_backward(s, {x, g, {}, rstd, y, z, dg, {}, true});
+      }),
+      4 * nw * e, 0, c);
+  const AttentionShape grouped{b, t, h, 8, d};
+  const std::vector<float> inv_freq(static_cast<size_t>(d / 2), 0.01f);
+  const double turned = 2 * e * static_cast<double>(n * (h + 8) * d);
+  row("rope, 32 + 8 heads", time([&] {
+        o.rope(s, {qkv, qkv, {}, {}, {}, grouped, inv_freq.data()});
+      }),
+      turned, 0, c);
+  row("rope backward, head norms", time([&] {
+        o.rope_backward(s, {dqkv, qkv, {}, g, g, dg, db, grouped, inv_freq.data()});
+      }),
+      1.5 * turned, 0, c);
+  row("swiglu", time([&] {
+        o.swiglu(s, wide, Tensor(wide2.data, DType::bf16, {n, 2 * w}));
+      }),
+      6 * nw * e, 0, c);
+  row("swiglu backward", time([&] {
+        o.swiglu_backward(s, wide, Tensor(wide2.data, DType::bf16, {n, 2 * w}));
+      }),
+      10 * nw * e, 0, c);
+  fill_noise(device, s, wide, 1);
   row("gelu", time([&] { o.activation(s, Activation::gelu, wide, wide2); }), 8 * nw * e, 0, c);
   row("gelu backward", time([&] { o.activation_backward(s, Activation::gelu, wide, wide2); }), 12 * nw * e, 0,
       c);
@@ -170,20 +195,28 @@ void op_table(Device& device, Arena& arena, Stream& s, const Ceilings& c) {
       0, 2.0 * static_cast<double>(rows * v * w), c);
   fill_noise(device, s, qkv, 1);
   row("attention (causal flops)", time([&] {
-        o.attention(s, {qkv, y, lse, b, t, h, d, {}});
+        o.attention(s, {qkv, y, lse, {b, t, h, h, d}, {}});
       }),
       0, attention, c);
   row("attention backward", time([&] {
-        o.attention_backward(s, {qkv, y, lse, x, dqkv, delta, b, t, h, d, {}});
+        o.attention_backward(s, {qkv, y, lse, x, dqkv, delta, {b, t, h, h, d}, {}});
+      }),
+      0, 2.5 * attention, c);
+  row("grouped attention, 8 kv", time([&] { o.attention(s, {qkv, y, lse, grouped, {}}); }), 0, attention, c);
+  row("its backward", time([&] {
+        o.attention_backward(s, {qkv, y, lse, x, dqkv, delta, grouped, {}});
+      }),
+      0, 2.5 * attention, c);
+  AttentionShape odd{b, t - 24, h, h, d};
+  row("attention, T 2024 (padded)", time([&] { o.attention(s, {qkv, y, lse, odd, {}}); }), 0, attention, c);
+  row("its backward", time([&] {
+        o.attention_backward(s, {qkv, y, lse, x, dqkv, delta, odd, {}});
       }),
       0, 2.5 * attention, c);
 }
 
-void step_row(int64_t hidden, int64_t layers, int64_t heads, int64_t tokens, int64_t seq_len, int64_t vocab,
-              double clip, const Ceilings& c) {
-  ModelSpec spec;
-  spec.vocab_size = vocab, spec.hidden_size = hidden, spec.num_layers = layers, spec.num_heads = heads;
-  spec.intermediate_size = 4 * hidden, spec.max_position_embeddings = seq_len;
+void step_row(const ModelSpec& spec, int64_t tokens, double clip, const Ceilings& c) {
+  const int64_t seq_len = spec.max_position_embeddings, layers = spec.num_layers, vocab = spec.vocab_size;
   const auto model = make_model(spec);
   const DeviceChoice choice = choose_device("cuda", "bf16");
   PlanRequest r;
@@ -228,11 +261,12 @@ void step_row(int64_t hidden, int64_t layers, int64_t heads, int64_t tokens, int
   const double bound = std::max({executed / c.gemm, link, adam});
   const Schedule& s = engine.schedule();
   fmt::print(
-      "  {}B: hidden {}, {} layers, {} heads, T {}, {} tokens a step, {} micro-batches, {} waves, clip {}; "
-      "pinning took {:.1f} s for {}\n",
-      fmt::format("{:.2f}", parameters / 1e9), hidden, layers, heads, seq_len, tokens,
-      plan.step.micro_batches(), plan.step.waves(), clip, pinned,
-      format_bytes(static_cast<double>(store.bytes())));
+      "  {} {:.2f}B: hidden {}, {} layers, {} + {} heads, MLP {}, V {}, T {}, {} tokens a step, {} "
+      "micro-batches, "
+      "{} waves, clip {}; pinning took {:.1f} s for {}\n",
+      spec.family, parameters / 1e9, spec.hidden_size, layers, spec.num_heads, spec.kv_heads(),
+      spec.intermediate_size, vocab, seq_len, tokens, plan.step.micro_batches(), plan.step.waves(), clip,
+      pinned, format_bytes(static_cast<double>(store.bytes())));
   fmt::print(
       "    {:.2f} s a step (of {:.2f} to {:.2f}), {:.0f} tok/s, model {:.0f} TFLOP/s, hardware {:.0f} "
       "TFLOP/s = {:.0f}% of the GEMM ceiling\n",
@@ -257,15 +291,23 @@ int main(int argc, char** argv) try {
     const auto device = make_device(choice, int64_t{24} << 30, 0);
     const auto stream = device->new_stream("compute");
     Arena arena(*device, "benchmark", int64_t{20} << 30, "");
-    const int64_t bytes = cuda_workspace_bytes({8, 2048, 32, 128, DType::bf16, 0});
+    const int64_t bytes = cuda_workspace_bytes({{8, 2048, 32, 32, 128}, DType::bf16, 0});
     device->ops().set_workspace(arena.take("workspace", bytes), bytes);
     c = measure_ceilings(*device, arena, *stream);
     op_table(*device, arena, *stream, c);
   }
   fmt::print("whole steps, random weights and tokens, bf16, weights streamed:\n");
-  for (int i = 1; i + 6 < argc; i += 7) {
+  for (int i = 1; i + 9 < argc; i += 10) {
     auto number = [&](int k) { return std::atoll(argv[i + k]); };
-    step_row(number(0), number(1), number(2), number(3), number(4), number(5), std::atof(argv[i + 6]), c);
+    ModelSpec spec;
+    spec.family = argv[i], spec.hidden_size = number(1), spec.num_layers = number(2),
+    spec.num_heads = number(3);
+    spec.num_kv_heads = number(4), spec.intermediate_size = number(5),
+    spec.max_position_embeddings = number(7);
+    spec.vocab_size = number(8);
+    spec.qkv_bias = spec.family == "qwen2", spec.qk_norm = spec.family == "qwen3";
+    spec.tied = spec.family == "gpt2";
+    step_row(spec, number(6), std::atof(argv[i + 9]), c);
   }
 } catch (const std::exception& e) {
   fmt::print(stderr, "bench_cuda: {}\n", e.what());

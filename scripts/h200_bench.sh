@@ -8,7 +8,7 @@ work=$(mktemp -d)
 for part in "$@"; do
   echo "=== $part ($(date +%T))"
   case $part in
-    bench) "$dir/bench_cuda" 768 12 12 65536 1024 50257 1 2048 24 16 65536 2048 50257 1 4096 24 32 65536 2048 50257 1 2>&1 ;;
+    bench) "$dir/bench_cuda" gpt2 768 12 12 12 3072 65536 1024 50257 1 gpt2 2048 24 16 16 8192 65536 2048 50257 1 gpt2 4096 24 32 32 16384 65536 2048 50257 1 qwen2 3584 22 28 4 18944 65536 2048 152064 1 2>&1 ;;
     torch) python3 scripts/compare_torch.py "$dir/megatrain" 200 2>&1 | grep -v -i warn | tail -14 ;;
     torch-large) python3 scripts/compare_torch.py "$dir/megatrain" 12 "$TOKENS" 2048 8 16 1024 8 50257 1e-4 2>&1 | grep -v -i -e warn -e Loading | tail -14 ;;
     sanitizer)

@@ -23,7 +23,7 @@ class CudaOpsTest : public ::testing::TestWithParam<DType> {
     cuda = std::make_unique<CudaDevice>(int64_t{8} << 30);
     stream = cuda->new_stream("compute");
     arena = std::make_unique<Arena>(*cuda, "test", int64_t{6} << 30, "");
-    const int64_t bytes = cuda_workspace_bytes({4, 1024, 8, 128, DType::bf16, 0});
+    const int64_t bytes = cuda_workspace_bytes({{4, 1024, 8, 8, 128}, DType::bf16, 0});
     cuda->ops().set_workspace(arena->take("workspace", bytes), bytes);
   }
 
@@ -99,7 +99,7 @@ TEST_P(CudaOpsTest, Gemm) {
 
 TEST_P(CudaOpsTest, LayerNormAndColumnSum) {
   const DType t = GetParam();
-  for (auto [n, c] : {std::pair{5, 24}, {300, 768}, {70, 4096}, {40, 8192}, {33, 12288}})
+  for (auto [n, c] : {std::pair{5, 24}, {300, 768}, {70, 4096}, {40, 8192}, {33, 12288}, {20, 16384}})
     for (bool bias : {true, false}) {
       Pair &x = make({n, c}, t, 2, 0.5f), &w = make({c}, t, 0.3f, 1), &b = make({c}, t), &y = make({n, c}, t),
            &dy = make({n, c}, t), &dx = make({n, c}, t);
@@ -129,39 +129,130 @@ TEST_P(CudaOpsTest, LayerNormAndColumnSum) {
       cuda->ops().layer_norm_backward(
           *stream, {in_place.gpu, w.gpu, mean.gpu, rstd.gpu, dy.gpu, in_place.gpu, dw.gpu, none, false});
       expect_close(in_place, "dx in place");
+      if (bias) continue;  // RMS norm
+      cpu.ops().layer_norm(*cpu_stream, {x.cpu, w.cpu, none, y.cpu, none, rstd.cpu, 1e-6f});
+      cuda->ops().layer_norm(*stream, {x.gpu, w.gpu, none, y.gpu, none, rstd.gpu, 1e-6f});
+      cpu.ops().layer_norm_backward(*cpu_stream,
+                                    {x.cpu, w.cpu, none, rstd.cpu, dy.cpu, dx.cpu, dw.cpu, none, true});
+      cuda->ops().layer_norm_backward(*stream,
+                                      {x.gpu, w.gpu, none, rstd.gpu, dy.gpu, dx.gpu, dw.gpu, none, true});
+      expect_close(y, "RMS norm"), expect_close(rstd, "RMS norm's rstd");
+      expect_close(dx, "RMS norm's dx"), expect_close(dw, "RMS norm's dweight", 2e-6, 1e-5);
     }
 }
 
+// In bf16 without dropout cuDNN computes; in fp32 and with dropout, our kernels. T mod 128 = 64 and others
+// are padded. Scale 8: scores far below zero, where some cuDNN versions gave NaN.
 TEST_P(CudaOpsTest, Attention) {
   const DType t = GetParam();
-  // T a multiple of 128 goes to cuDNN in bf16; the others, dropout and fp32 to our kernels. Scale 8: scores
-  // far below zero, where some cuDNN versions gave NaN.
-  for (auto [b, seq, h, d, scale, p] : {std::tuple{2, 20, 3, 8, 1.0f, 0.0f},
-                                        {2, 128, 2, 64, 1.0f, 0.0f},
-                                        {1, 192, 2, 64, 8.0f, 0.0f},
-                                        {2, 256, 4, 128, 1.0f, 0.0f},
-                                        {4, 1024, 8, 128, 1.0f, 0.0f},
-                                        {2, 256, 2, 64, 8.0f, 0.0f},
-                                        {1, 128, 2, 64, 1.0f, 0.2f},
-                                        {2, 65, 2, 40, 1.0f, 0.1f}}) {
-    const int64_t c = h * d;
-    Pair &qkv = make({b * seq, 3 * c}, t, scale), &out = make({b * seq, c}, t), &dout = make({b * seq, c}, t),
-         &dqkv = make({b * seq, 3 * c}, t);
-    Pair &lse = make({b, h, seq}, DType::f32), &delta = make({b, h, seq}, DType::f32);
+  struct Case {
+    AttentionShape shape;
+    float scale = 1, dropout = 0;
+  };
+  const Case cases[] = {{{2, 20, 3, 3, 8}},
+                        {{2, 128, 2, 2, 64}},
+                        {{1, 192, 2, 2, 64}, 8},
+                        {{3, 320, 4, 2, 64}, 8},
+                        {{2, 256, 4, 4, 128}},
+                        {{4, 1024, 8, 8, 128}},
+                        {{2, 256, 2, 2, 64}, 8},
+                        {{2, 256, 8, 2, 128}},
+                        {{2, 200, 7, 1, 64}},
+                        {{2, 384, 4, 2, 64, 100}},
+                        {{1, 333, 6, 3, 80, 64}},
+                        {{1, 128, 2, 2, 64}, 1, 0.2f},
+                        {{2, 65, 4, 2, 40, 20}, 1, 0.1f}};
+  for (const auto& [n, scale, p] : cases) {
+    SCOPED_TRACE("T " + std::to_string(n.seq_len) + ", " + std::to_string(n.num_heads) + "/" +
+                 std::to_string(n.num_kv_heads) + " heads, window " + std::to_string(n.window));
+    const int64_t tokens = n.batch * n.seq_len;
+    Pair &qkv = make({tokens, n.qkv_width()}, t, scale), &out = make({tokens, n.q_width()}, t),
+         &dout = make({tokens, n.q_width()}, t), &dqkv = make({tokens, n.qkv_width()}, t);
+    Pair &lse = make({n.batch, n.num_heads, n.seq_len}, DType::f32),
+         &delta = make({n.batch, n.num_heads, n.seq_len}, DType::f32);
     const Dropout drop{p, 5, 6, 7};
-    cpu.ops().attention(*cpu_stream, {qkv.cpu, out.cpu, lse.cpu, b, seq, h, d, drop});
-    cuda->ops().attention(*stream, {qkv.gpu, out.gpu, lse.gpu, b, seq, h, d, drop});
+    cpu.ops().attention(*cpu_stream, {qkv.cpu, out.cpu, lse.cpu, n, drop});
+    cuda->ops().attention(*stream, {qkv.gpu, out.gpu, lse.gpu, n, drop});
     expect_close(out, "attention", 3e-6, 8e-3);
     expect_close(lse, "log-sum-exp", 3e-6, 1e-4);
-    cpu.ops().attention_backward(
-        *cpu_stream, {qkv.cpu, out.cpu, lse.cpu, dout.cpu, dqkv.cpu, delta.cpu, b, seq, h, d, drop});
-    cuda->ops().attention_backward(
-        *stream, {qkv.gpu, out.gpu, lse.gpu, dout.gpu, dqkv.gpu, delta.gpu, b, seq, h, d, drop});
+    cpu.ops().attention_backward(*cpu_stream,
+                                 {qkv.cpu, out.cpu, lse.cpu, dout.cpu, dqkv.cpu, delta.cpu, n, drop});
+    const AttentionBackwardArgs args{qkv.gpu, out.gpu, lse.gpu, dout.gpu, dqkv.gpu, delta.gpu, n, drop};
+    cuda->ops().attention_backward(*stream, args);
     expect_close(dqkv, "attention backward", 1e-5, 2e-2);
     const auto once = fetch(dqkv.gpu);
-    cuda->ops().attention_backward(
-        *stream, {qkv.gpu, out.gpu, lse.gpu, dout.gpu, dqkv.gpu, delta.gpu, b, seq, h, d, drop});
+    cuda->ops().attention_backward(*stream, args);
     EXPECT_EQ(once, fetch(dqkv.gpu)) << "not deterministic";
+  }
+}
+
+TEST_P(CudaOpsTest, CachedAttention) {
+  const DType t = GetParam();
+  for (AttentionShape n : {AttentionShape{3, 1, 8, 2, 64}, {2, 5, 4, 4, 128}, {2, 40, 4, 2, 40, 16}}) {
+    const int64_t capacity = 700, tokens = n.batch * n.seq_len;
+    const std::vector<int32_t> past = {600, 7, 0};
+    Pair &qkv = make({tokens, n.qkv_width()}, t), &out = make({tokens, n.q_width()}, t),
+         &cache = make({n.batch, capacity, 2 * n.kv_width()}, t);
+    const Tensor cpu_past(const_cast<int32_t*>(past.data()), DType::i32, {n.batch}),
+        gpu_past(arena->take("p", 16), DType::i32, {n.batch});
+    MT_CUDA(cudaMemcpy(gpu_past.data, past.data(), 12, cudaMemcpyHostToDevice));
+    cpu.ops().attention_cached(*cpu_stream, {qkv.cpu, cache.cpu, cpu_past, out.cpu, n, capacity});
+    cuda->ops().attention_cached(*stream, {qkv.gpu, cache.gpu, gpu_past, out.gpu, n, capacity});
+    expect_close(out, "cached attention", 3e-6, 8e-3);
+    expect_close(cache, "cache", 0, 0);
+  }
+}
+
+TEST_P(CudaOpsTest, Rope) {
+  const DType t = GetParam();
+  for (const AttentionShape& n : {AttentionShape{2, 37, 4, 2, 128},
+                                  {1, 50, 28, 4, 128},
+                                  {2, 9, 3, 1, 64},
+                                  {1, 20, 2, 2, 12},
+                                  {1, 70, 5, 5, 80},
+                                  {2, 300, 16, 8, 128}})
+    for (bool norms : {false, true})
+      for (bool given : {false, true}) {
+        SCOPED_TRACE("head_dim " + std::to_string(n.head_dim) + (norms ? " with norms" : ""));
+        const int64_t tokens = n.batch * n.seq_len, w = n.qkv_width(), d = n.head_dim;
+        std::vector<float> inv_freq;
+        for (int64_t i = 0; i < d / 2; ++i)
+          inv_freq.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(d)));
+        std::vector<int32_t> at(static_cast<size_t>(tokens));
+        for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<int32_t>(random_u32(8, 9, i) % 5000);
+        Tensor cpu_at(at.data(), DType::i32, {tokens}),
+            gpu_at(arena->take("p", tokens * 4), DType::i32, {tokens});
+        MT_CUDA(cudaMemcpy(gpu_at.data, at.data(), at.size() * 4, cudaMemcpyHostToDevice));
+        if (!given) cpu_at = gpu_at = {};
+        Pair &x = make({tokens, w}, t), &y = make({tokens, w}, t), &g = make({tokens, w}, t),
+             &qn = make({d}, t, 0.3f, 1), &kn = make({d}, t, 0.3f, 1), &dq = make({d}, DType::f32),
+             &dk = make({d}, DType::f32);
+        const Tensor none;
+        auto pick = [&](Tensor v) { return norms ? v : none; };
+        cpu.ops().rope(*cpu_stream,
+                       {x.cpu, y.cpu, cpu_at, pick(qn.cpu), pick(kn.cpu), n, inv_freq.data(), 1.1f});
+        cuda->ops().rope(*stream,
+                         {x.gpu, y.gpu, gpu_at, pick(qn.gpu), pick(kn.gpu), n, inv_freq.data(), 1.1f});
+        expect_close(y, "rope", 2e-6);
+        cpu.ops().rope_backward(*cpu_stream, {g.cpu, x.cpu, cpu_at, pick(qn.cpu), pick(kn.cpu), pick(dq.cpu),
+                                              pick(dk.cpu), n, inv_freq.data(), 1.1f});
+        cuda->ops().rope_backward(*stream, {g.gpu, x.gpu, gpu_at, pick(qn.gpu), pick(kn.gpu), pick(dq.gpu),
+                                            pick(dk.gpu), n, inv_freq.data(), 1.1f});
+        expect_close(g, "rope backward", 3e-6);
+        if (norms) expect_close(dq, "query norm", 3e-6, 1e-5);
+        if (norms) expect_close(dk, "key norm", 3e-6, 1e-5);
+      }
+}
+
+TEST_P(CudaOpsTest, Swiglu) {
+  const DType t = GetParam();
+  for (auto [n, f] : {std::pair{5, 24}, {300, 512}, {33, 18944}}) {
+    Pair &x = make({n, 2 * f}, t, 6), &y = make({n, f}, t), &dy = make({n, f}, t);
+    cpu.ops().swiglu(*cpu_stream, x.cpu, y.cpu), cuda->ops().swiglu(*stream, x.gpu, y.gpu);
+    expect_close(y, "swiglu");
+    cpu.ops().swiglu_backward(*cpu_stream, x.cpu, dy.cpu),
+        cuda->ops().swiglu_backward(*stream, x.gpu, dy.gpu);
+    expect_close(x, "swiglu backward");
   }
 }
 
@@ -197,10 +288,10 @@ TEST_P(CudaOpsTest, Elementwise) {
 
 TEST_P(CudaOpsTest, EmbeddingAndCrossEntropy) {
   const DType t = GetParam();
-  const int64_t v = 61, seq = 20, n = 4 * seq, stride = 64;
+  const int64_t v = 61, seq = 20, n = 40 * seq, stride = 64;  // runs of equal tokens longer than a chunk
   std::vector<int32_t> tokens(static_cast<size_t>(n)), targets(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<int32_t>(random_u32(1, 2, i) % 9),
+    tokens[i] = static_cast<int32_t>(random_u32(1, 2, i) % (i % 3 == 0 ? 1 : 50)),
     targets[i] = i % 7 == 0 ? -1 : static_cast<int32_t>(i % 61);
   Tensor ct(tokens.data(), DType::i32, {n}), cy(targets.data(), DType::i32, {n});
   Tensor gt(arena->take("t", n * 4), DType::i32, {n}), gy(arena->take("t", n * 4), DType::i32, {n});
@@ -210,13 +301,26 @@ TEST_P(CudaOpsTest, EmbeddingAndCrossEntropy) {
     const Dropout d{p, 1, 2, 3};
     Pair &wte = make({v, c}, t), &wpe = make({seq, c}, t), &out = make({n, c}, t), &dout = make({n, c}, t),
          &dwte = make({v, c}, DType::f32), &dwpe = make({seq, c}, DType::f32);
-    cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, wpe.cpu, out.cpu, seq, d}),
-        cuda->ops().embedding(*stream, {gt, wte.gpu, wpe.gpu, out.gpu, seq, d});
+    cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, wpe.cpu, out.cpu, seq, d, {}}),
+        cuda->ops().embedding(*stream, {gt, wte.gpu, wpe.gpu, out.gpu, seq, d, {}});
     expect_close(out, "embedding");
     cpu.ops().embedding_backward(*cpu_stream, {ct, dout.cpu, dwte.cpu, dwpe.cpu, seq, d}),
         cuda->ops().embedding_backward(*stream, {gt, dout.gpu, dwte.gpu, dwpe.gpu, seq, d});
     expect_close(dwte, "token gradient", 2e-6, 1e-5);
     expect_close(dwpe, "position gradient", 2e-6, 1e-5);
+    std::vector<int32_t> at(static_cast<size_t>(n));
+    for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<int32_t>((i * 7) % 20);
+    const Tensor cpu_at(at.data(), DType::i32, {n}), gpu_at(arena->take("p", n * 4), DType::i32, {n});
+    MT_CUDA(cudaMemcpy(gpu_at.data, at.data(), at.size() * 4, cudaMemcpyHostToDevice));
+    cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, wpe.cpu, out.cpu, seq, d, cpu_at}),
+        cuda->ops().embedding(*stream, {gt, wte.gpu, wpe.gpu, out.gpu, seq, d, gpu_at});
+    expect_close(out, "embedding at given positions");
+    cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, {}, out.cpu, seq, d, {}}),
+        cuda->ops().embedding(*stream, {gt, wte.gpu, {}, out.gpu, seq, d, {}});
+    expect_close(out, "embedding without positions");
+    cpu.ops().embedding_backward(*cpu_stream, {ct, dout.cpu, dwte.cpu, {}, seq, d}),
+        cuda->ops().embedding_backward(*stream, {gt, dout.gpu, dwte.gpu, {}, seq, d});
+    expect_close(dwte, "token gradient alone", 2e-6, 1e-5);
   }
   for (bool backward : {false, true}) {
     Pair &wide = make({n, stride}, t, 5), &losses = make({n}, DType::f32);

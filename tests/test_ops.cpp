@@ -67,73 +67,209 @@ TEST_F(OpsTest, GemmRefusesShapesThatDisagree) {
 
 // Naive causal attention in double, forward and (by the chain rule written out) backward.
 struct NaiveAttention {
-  int64_t b, t, h, d;
+  AttentionShape n;
   std::vector<double> out, dqkv;
-  NaiveAttention(const std::vector<float>& qkv, const std::vector<float>& dout, int64_t b_, int64_t t_,
-                 int64_t h_, int64_t d_)
-      : b(b_), t(t_), h(h_), d(d_), out(static_cast<size_t>(b * t * h * d)), dqkv(qkv.size()) {
-    const int64_t c = h * d;
+  NaiveAttention(const std::vector<float>& qkv, const std::vector<float>& dout, const AttentionShape& shape)
+      : n(shape), out(static_cast<size_t>(n.batch * n.seq_len * n.q_width())), dqkv(qkv.size()) {
+    const int64_t d = n.head_dim;
     const double scale = 1 / std::sqrt(static_cast<double>(d));
-    auto at = [&](int64_t s, int64_t i, int part, int64_t head, int64_t e) {
-      return static_cast<size_t>((s * t + i) * 3 * c + part * c + head * d + e);
+    auto at = [&](int64_t s, int64_t i, int64_t row, int64_t e) {
+      return static_cast<size_t>((s * n.seq_len + i) * n.qkv_width() + row * d + e);
     };
-    for (int64_t s = 0; s < b; ++s)
-      for (int64_t head = 0; head < h; ++head)
-        for (int64_t i = 0; i < t; ++i) {
+    for (int64_t s = 0; s < n.batch; ++s)
+      for (int64_t head = 0; head < n.num_heads; ++head)
+        for (int64_t i = 0; i < n.seq_len; ++i) {
+          const int64_t key = n.num_heads + head / n.group(), value = key + n.num_kv_heads;
+          const int64_t first = n.window > 0 ? std::max<int64_t>(0, i - n.window + 1) : 0;
           std::vector<double> p(static_cast<size_t>(i) + 1), dp(p.size());
           double total = 0, mean = 0;
-          for (int64_t j = 0; j <= i; ++j) {
+          for (int64_t j = first; j <= i; ++j) {
             double dot = 0;
             for (int64_t e = 0; e < d; ++e)
-              dot += static_cast<double>(qkv[at(s, i, 0, head, e)]) * qkv[at(s, j, 1, head, e)];
+              dot += static_cast<double>(qkv[at(s, i, head, e)]) * qkv[at(s, j, key, e)];
             total += p[static_cast<size_t>(j)] = std::exp(dot * scale);
           }
-          for (int64_t j = 0; j <= i; ++j) {
+          for (int64_t j = first; j <= i; ++j) {
             p[static_cast<size_t>(j)] /= total;
             for (int64_t e = 0; e < d; ++e) {
-              const auto o = static_cast<size_t>((s * t + i) * c + head * d + e);
-              out[o] += p[static_cast<size_t>(j)] * qkv[at(s, j, 2, head, e)];
-              dp[static_cast<size_t>(j)] += static_cast<double>(dout[o]) * qkv[at(s, j, 2, head, e)];
-              dqkv[at(s, j, 2, head, e)] += p[static_cast<size_t>(j)] * dout[o];
+              const auto o = static_cast<size_t>((s * n.seq_len + i) * n.q_width() + head * d + e);
+              out[o] += p[static_cast<size_t>(j)] * qkv[at(s, j, value, e)];
+              dp[static_cast<size_t>(j)] += static_cast<double>(dout[o]) * qkv[at(s, j, value, e)];
+              dqkv[at(s, j, value, e)] += p[static_cast<size_t>(j)] * dout[o];
             }
             mean += p[static_cast<size_t>(j)] * dp[static_cast<size_t>(j)];
           }
-          for (int64_t j = 0; j <= i; ++j) {
+          for (int64_t j = first; j <= i; ++j) {
             const double ds = p[static_cast<size_t>(j)] * (dp[static_cast<size_t>(j)] - mean) * scale;
             for (int64_t e = 0; e < d; ++e) {
-              dqkv[at(s, i, 0, head, e)] += ds * qkv[at(s, j, 1, head, e)];
-              dqkv[at(s, j, 1, head, e)] += ds * qkv[at(s, i, 0, head, e)];
+              dqkv[at(s, i, head, e)] += ds * qkv[at(s, j, key, e)];
+              dqkv[at(s, j, key, e)] += ds * qkv[at(s, i, head, e)];
             }
           }
         }
   }
 };
 
+// Plain, grouped key-value heads, windows shorter and longer than a tile.
+const AttentionShape kAttentionShapes[] = {
+    {1, 1, 1, 1, 4},       {2, 63, 2, 2, 8},      {1, 64, 1, 1, 16},      {2, 130, 3, 3, 8},
+    {1, 200, 2, 2, 12},    {2, 130, 6, 2, 8},     {1, 70, 5, 1, 8},       {1, 200, 4, 2, 8, 1},
+    {2, 200, 4, 2, 8, 17}, {1, 300, 2, 1, 8, 64}, {1, 300, 2, 2, 8, 130}, {1, 90, 2, 2, 8, 500}};
+
 TEST_F(OpsTest, AttentionMatchesTheNaiveOne) {
-  for (auto [b, t, h, d] :
-       {std::tuple{1, 1, 1, 4}, {2, 63, 2, 8}, {1, 64, 1, 16}, {2, 130, 3, 8}, {1, 200, 2, 12}}) {
-    const int64_t c = h * d;
-    auto qkv = noise(b * t * 3 * c, 5, 2), dout = noise(b * t * c, 6);
+  for (const AttentionShape& n : kAttentionShapes) {
+    const int64_t b = n.batch, t = n.seq_len, h = n.num_heads, w = n.qkv_width(), c = n.q_width();
+    auto qkv = noise(b * t * w, 5, 2), dout = noise(b * t * c, 6);
     std::vector<float> out(dout.size(), NAN), lse(static_cast<size_t>(b * h * t), NAN), dqkv(qkv.size(), NAN),
         delta(lse.size());
-    const NaiveAttention want(qkv, dout, b, t, h, d);
-    ops.attention(*stream,
-                  {view(qkv, {b, t, 3 * c}), view(out, {b, t, c}), view(lse, {b, h, t}), b, t, h, d, {}});
-    ops.attention_backward(*stream, {view(qkv, {b, t, 3 * c}),
+    const NaiveAttention want(qkv, dout, n);
+    ops.attention(*stream, {view(qkv, {b, t, w}), view(out, {b, t, c}), view(lse, {b, h, t}), n, {}});
+    ops.attention_backward(*stream, {view(qkv, {b, t, w}),
                                      view(out, {b, t, c}),
                                      view(lse, {b, h, t}),
                                      view(dout, {b, t, c}),
-                                     view(dqkv, {b, t, 3 * c}),
+                                     view(dqkv, {b, t, w}),
                                      view(delta, {b, h, t}),
-                                     b,
-                                     t,
-                                     h,
-                                     d,
+                                     n,
                                      {}});
     stream->synchronize();
-    for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], want.out[i], 2e-6) << t;
-    for (size_t i = 0; i < dqkv.size(); ++i) ASSERT_NEAR(dqkv[i], want.dqkv[i], 1e-5) << t;
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], want.out[i], 2e-6) << t << " " << n.window;
+    for (size_t i = 0; i < dqkv.size(); ++i) ASSERT_NEAR(dqkv[i], want.dqkv[i], 1e-5) << t << " " << n.window;
   }
+}
+
+// A cache filled in pieces gives what the whole sequence gives.
+TEST_F(OpsTest, CachedAttentionMatchesTheWhole) {
+  for (int64_t window : {0, 9}) {
+    const AttentionShape n{2, 80, 4, 2, 8, window};
+    const int64_t b = n.batch, t = n.seq_len, w = n.qkv_width(), c = n.q_width(), capacity = 90;
+    auto qkv = noise(b * t * w, 5, 2);
+    std::vector<float> whole(static_cast<size_t>(b * t * c)), lse(static_cast<size_t>(b * 4 * t)),
+        cache(static_cast<size_t>(b * capacity * 2 * n.kv_width()), NAN);
+    ops.attention(*stream, {view(qkv, {b, t, w}), view(whole, {b, t, c}), view(lse, {b, 4, t}), n, {}});
+    stream->synchronize();
+    int64_t at = 0;
+    for (int64_t step : {70, 1, 1, 5, 3}) {
+      std::vector<float> piece, out(static_cast<size_t>(b * step * c));
+      for (int64_t s = 0; s < b; ++s)
+        piece.insert(piece.end(), qkv.begin() + (s * t + at) * w, qkv.begin() + (s * t + at + step) * w);
+      std::vector<int32_t> past(2, static_cast<int32_t>(at));
+      AttentionShape m = n;
+      m.seq_len = step;
+      ops.attention_cached(*stream,
+                           {view(piece, {b, step, w}), view(cache, {b, capacity, 2 * n.kv_width()}),
+                            Tensor(past.data(), DType::i32, {2}), view(out, {b, step, c}), m, capacity});
+      stream->synchronize();
+      for (int64_t s = 0; s < b; ++s)
+        for (int64_t i = 0; i < step * c; ++i)
+          ASSERT_NEAR(out[static_cast<size_t>(s * step * c + i)],
+                      whole[static_cast<size_t>((s * t + at) * c + i)], 1e-6);
+      at += step;
+    }
+  }
+}
+
+TEST_F(OpsTest, RmsNormMatchesTheDefinitionAndItsSlope) {
+  const int64_t n = 7, c = 37;
+  auto x = noise(n * c, 40, 2), w = noise(c, 41), dy = noise(n * c, 42);
+  std::vector<float> y(x.size()), rstd(7), dx(x.size()), dw(w.size());
+  ops.layer_norm(*stream, {view(x, {n, c}), view(w, {c}), {}, view(y, {n, c}), {}, view(rstd, {n}), 1e-6f});
+  ops.layer_norm_backward(*stream, {view(x, {n, c}),
+                                    view(w, {c}),
+                                    {},
+                                    view(rstd, {n}),
+                                    view(dy, {n, c}),
+                                    view(dx, {n, c}),
+                                    view(dw, {c}),
+                                    {},
+                                    false});
+  stream->synchronize();
+  auto row = [&](const std::vector<double>& v, int64_t r) {  // sum of dy·y
+    double square = 0, sum = 0;
+    for (double e : v) square += e * e;
+    for (int64_t j = 0; j < c; ++j)
+      sum += v[static_cast<size_t>(j)] / std::sqrt(square / static_cast<double>(c) + 1e-6) *
+             w[static_cast<size_t>(j)] * dy[static_cast<size_t>(r * c + j)];
+    return sum;
+  };
+  std::vector<double> want_dw(w.size());
+  for (int64_t r = 0; r < n; ++r) {
+    std::vector<double> v(x.begin() + r * c, x.begin() + (r + 1) * c);
+    double square = 0;
+    for (double e : v) square += e * e;
+    const double inverse = 1 / std::sqrt(square / static_cast<double>(c) + 1e-6);
+    for (int64_t j = 0; j < c; ++j) {
+      const auto i = static_cast<size_t>(r * c + j), column = static_cast<size_t>(j);
+      EXPECT_NEAR(y[i], v[column] * inverse * w[column], 1e-6);
+      want_dw[column] += dy[i] * v[column] * inverse;
+      auto up = v, down = v;
+      up[column] += 1e-5, down[column] -= 1e-5;
+      EXPECT_NEAR(dx[i], (row(up, r) - row(down, r)) / 2e-5, 1e-5);
+    }
+  }
+  for (size_t j = 0; j < dw.size(); ++j) EXPECT_NEAR(dw[j], want_dw[j], 1e-5);
+}
+
+TEST_F(OpsTest, SwigluMatchesTheDefinitionAndItsSlope) {
+  const int64_t n = 5, f = 19;
+  auto x = noise(n * 2 * f, 43, 6), dy = noise(n * f, 44), gradient = x;
+  std::vector<float> y(dy.size());
+  ops.swiglu(*stream, view(x, {n, 2 * f}), view(y, {n, f}));
+  ops.swiglu_backward(*stream, view(gradient, {n, 2 * f}), view(dy, {n, f}));
+  stream->synchronize();
+  auto value = [](double g, double u) { return g / (1 + std::exp(-g)) * u; };
+  for (int64_t r = 0; r < n; ++r)
+    for (int64_t j = 0; j < f; ++j) {
+      const auto g = static_cast<size_t>(r * 2 * f + j), u = g + static_cast<size_t>(f),
+                 i = static_cast<size_t>(r * f + j);
+      const double a = x[g], b = x[u], e = 1e-5;
+      EXPECT_NEAR(y[i], value(a, b), 3e-6);
+      EXPECT_NEAR(gradient[g], dy[i] * (value(a + e, b) - value(a - e, b)) / (2 * e), 1e-5);
+      EXPECT_NEAR(gradient[u], dy[i] * value(a, 1), 3e-6);
+    }
+}
+
+// Turning back undoes the turn, lengths stay, and with norms the slope is right (by differences).
+TEST_F(OpsTest, RopeTurnsAndItsGradient) {
+  const AttentionShape n{2, 3, 4, 2, 6};
+  const int64_t tokens = 6, w = n.qkv_width();
+  const float inv_freq[3] = {1.0f, 0.3f, 0.05f};
+  std::vector<int32_t> positions = {0, 5, 100, 7, 8, 9};
+  const Tensor at(positions.data(), DType::i32, {tokens});
+  auto x = noise(tokens * w, 45), qn = noise(6, 46), kn = noise(6, 47), dy = noise(tokens * w, 48);
+  std::vector<float> y(x.size());
+  ops.rope(*stream, {view(x, {tokens, w}), view(y, {tokens, w}), at, {}, {}, n, inv_freq});
+  stream->synchronize();
+  for (int64_t h = 0; h < 8; ++h) {  // token 2 (position 100), pair (1, 4); heads 6 and 7 are values
+    const auto i = static_cast<size_t>(2 * w + h * 6 + 1);
+    const double c = h < 6 ? std::cos(30.0) : 1, r = h < 6 ? std::sin(30.0) : 0, a = x[i], b = x[i + 3];
+    EXPECT_NEAR(y[i], a * c - b * r, 1e-5);
+    EXPECT_NEAR(y[i + 3], b * c + a * r, 1e-5);
+  }
+  auto sum = [&](std::vector<float> in, std::vector<float> q, std::vector<float> k) {  // of dy·rope(in)
+    std::vector<float> out(in.size());
+    ops.rope(*stream,
+             {view(in, {tokens, w}), view(out, {tokens, w}), at, view(q, {6}), view(k, {6}), n, inv_freq});
+    stream->synchronize();
+    return std::inner_product(out.begin(), out.end(), dy.begin(), 0.0);
+  };
+  auto grad = dy;
+  std::vector<float> dq(6), dk(6);
+  ops.rope_backward(*stream, {view(grad, {tokens, w}), view(x, {tokens, w}), at, view(qn, {6}), view(kn, {6}),
+                              view(dq, {6}), view(dk, {6}), n, inv_freq});
+  stream->synchronize();
+  auto slope = [&](std::vector<float>& v, size_t i) {
+    const float old = v[i];
+    v[i] = old + 1e-2f;
+    const double up = sum(x, qn, kn);
+    v[i] = old - 1e-2f;
+    const double down = sum(x, qn, kn);
+    v[i] = old;
+    return (up - down) / 2e-2;
+  };
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(grad[i], slope(x, i), 2e-3) << i;
+  for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(dq[i], slope(qn, i), 1e-3);
+  for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(dk[i], slope(kn, i), 1e-3);
 }
 
 TEST_F(OpsTest, AttentionSurvivesLargeScores) {
@@ -141,7 +277,7 @@ TEST_F(OpsTest, AttentionSurvivesLargeScores) {
   auto qkv = noise(t * 3 * d, 8, 60);  // scores in the thousands
   std::vector<float> out(static_cast<size_t>(t * d)), lse(static_cast<size_t>(t));
   ops.attention(*stream,
-                {view(qkv, {1, t, 3 * d}), view(out, {1, t, d}), view(lse, {1, 1, t}), 1, t, 1, d, {}});
+                {view(qkv, {1, t, 3 * d}), view(out, {1, t, d}), view(lse, {1, 1, t}), {1, t, 1, 1, d}, {}});
   stream->synchronize();
   for (float x : out) EXPECT_TRUE(std::isfinite(x));
 }
@@ -233,8 +369,19 @@ TEST(Kernels, InstructionSetsAgreeBitwise) {
       base.layer_norm_row(n, x.data(), w.data(), dy.data(), 1e-5f, a.data(), &ma, &ra);
       k->layer_norm_row(n, x.data(), w.data(), dy.data(), 1e-5f, b.data(), &mb, &rb);
       EXPECT_EQ(a, b);
-      base.layer_norm_backward_row(n, x.data(), w.data(), ma, ra, dy.data(), a.data(), true);
-      k->layer_norm_backward_row(n, x.data(), w.data(), mb, rb, dy.data(), b.data(), true);
+      base.layer_norm_backward_row(n, x.data(), w.data(), &ma, ra, dy.data(), a.data(), true);
+      k->layer_norm_backward_row(n, x.data(), w.data(), &mb, rb, dy.data(), b.data(), true);
+      EXPECT_EQ(a, b);
+      base.swiglu(n, x.data(), w.data(), a.data()), k->swiglu(n, x.data(), w.data(), b.data());
+      EXPECT_EQ(a, b);
+      a = b = x;
+      auto up_a = w, up_b = w;
+      base.swiglu_backward(n, a.data(), up_a.data(), dy.data()),
+          k->swiglu_backward(n, b.data(), up_b.data(), dy.data());
+      EXPECT_EQ(a, b);
+      EXPECT_EQ(up_a, up_b);
+      base.rotate(n / 2, w.data(), dy.data(), x.data(), a.data()),
+          k->rotate(n / 2, w.data(), dy.data(), x.data(), b.data());
       EXPECT_EQ(a, b);
       a = b = x;
       EXPECT_EQ(base.exp_sum(n, 1, a.data()), k->exp_sum(n, 1, b.data()));

@@ -3,45 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/ends.h"
+
 namespace megatrain {
 namespace {
-
-// Random streams of the dropout masks: one per place, so that no two masks are alike.
-enum DropoutPlace : uint64_t { kDropEmbedding = 0, kDropAttention, kDropProjection, kDropMlp, kPlaces };
-
-Dropout dropout_at(const OpContext& ctx, int64_t layer, DropoutPlace place, int64_t first) {
-  return {static_cast<float>(ctx.dropout), ctx.dropout_seed,
-          static_cast<uint64_t>(layer + 1) * kPlaces + place, static_cast<uint64_t>(first)};
-}
-
-int64_t padded_vocabulary(const ModelSpec& s) {
-  return (s.vocab_size + 63) / 64 * 64;
-}
 
 // Parameters without biases are absent from the layout: their index is -1.
 struct BlockIndex {
   int ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, mlp_w, mlp_b;
-};
-struct EndIndex {
-  int wte = 0, wpe = 1, ln_w = -1, ln_b = -1, head = 0;
-};
-
-class Gpt2Embedding : public EmbeddingTemplate {
- public:
-  explicit Gpt2Embedding(const ModelSpec& s) : spec_(s) {}
-
-  void forward(const OpContext& ctx, const UnitView& w, const MicroBatch& mb, Tensor x) const override {
-    ctx.ops.embedding(ctx.stream, {mb.tokens, w.at(0), w.at(1), x, mb.seq_len, mask(ctx, mb)});
-  }
-  void backward(const OpContext& ctx, const MicroBatch& mb, Tensor dx, const UnitView& g) const override {
-    ctx.ops.embedding_backward(ctx.stream, {mb.tokens, dx, g.at(0), g.at(1), mb.seq_len, mask(ctx, mb)});
-  }
-
- private:
-  Dropout mask(const OpContext& ctx, const MicroBatch& mb) const {
-    return dropout_at(ctx, -1, kDropEmbedding, mb.first_sequence * mb.seq_len * spec_.hidden_size);
-  }
-  const ModelSpec& spec_;
 };
 
 class Gpt2Block : public BlockTemplate {
@@ -53,9 +22,9 @@ class Gpt2Block : public BlockTemplate {
   }
 
   void forward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-               Tensor y) const override {
+               Tensor y, const KvCache* cache) const override {
     const Saved s = carve(ctx.work, mb.batch, mb.seq_len, ctx.compute, false);
-    recompute(ctx, layer, w, mb, x, s);
+    recompute(ctx, layer, w, mb, x, s, cache);
     ctx.ops.gemm(ctx.stream, {s.act, w.at(p_.mlp_w), s.branch, false, false, false, w.at(p_.mlp_b)});
     ctx.ops.residual_add(ctx.stream, s.x_mid, s.branch, y, drop(ctx, layer, kDropMlp, mb));
   }
@@ -63,7 +32,7 @@ class Gpt2Block : public BlockTemplate {
   void backward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
                 Tensor dy, const UnitView& g) const override {
     const Saved s = carve(ctx.work, mb.batch, mb.seq_len, ctx.compute, true);
-    recompute(ctx, layer, w, mb, x, s);
+    recompute(ctx, layer, w, mb, x, s, nullptr);
     mlp_backward(ctx, layer, w, mb, s, dy, g);
     attention_backward(ctx, layer, w, mb, s, x, dy, g);
   }
@@ -78,7 +47,7 @@ class Gpt2Block : public BlockTemplate {
   // One micro-batch's activations of one block, and the backward's scratch.
   struct Saved {
     Tensor ln1, mean1, rstd1, qkv, attn, lse, x_mid, ln2, mean2, rstd2, fc, act, branch;
-    Tensor wide, delta;  // backward only: [N, max(F, 3C)], [B, H, T]
+    Tensor delta;  // backward only: [B, H, T]
     int64_t bytes;
   };
 
@@ -91,11 +60,9 @@ class Gpt2Block : public BlockTemplate {
     s.lse = ws.take(DType::f32, {b, spec_.num_heads, t});
     s.x_mid = ws.take(type, {n, c}), s.ln2 = ws.take(type, {n, c});
     s.mean2 = ws.take(DType::f32, {n}), s.rstd2 = ws.take(DType::f32, {n});
-    s.fc = ws.take(type, {n, f}), s.act = ws.take(type, {n, f}), s.branch = ws.take(type, {n, c});
-    if (backward) {
-      s.wide = ws.take(type, {n, std::max(f, 3 * c)});
-      s.delta = ws.take(DType::f32, {b, spec_.num_heads, t});
-    }
+    s.fc = ws.take(type, {n, std::max(f, 3 * c)}), s.fc.shape[1] = f;  // later dqkv
+    s.act = ws.take(type, {n, f}), s.branch = ws.take(type, {n, c});
+    if (backward) s.delta = ws.take(DType::f32, {b, spec_.num_heads, t});
     s.bytes = ws.used();
     return s;
   }
@@ -110,14 +77,17 @@ class Gpt2Block : public BlockTemplate {
 
   // The forward up to the MLP's activation: what the backward needs again.
   void recompute(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-                 const Saved& s) const {
+                 const Saved& s, const KvCache* cache) const {
     Ops& o = ctx.ops;
     Stream& q = ctx.stream;
     const auto eps = static_cast<float>(spec_.norm_eps);
     o.layer_norm(q, {x, w.at(p_.ln1_w), w.at(p_.ln1_b), s.ln1, s.mean1, s.rstd1, eps});
     o.gemm(q, {s.ln1, w.at(p_.qkv_w), s.qkv, false, false, false, w.at(p_.qkv_b)});
-    o.attention(q, {s.qkv, s.attn, s.lse, mb.batch, mb.seq_len, spec_.num_heads, spec_.head_dim(),
-                    drop_attention(ctx, layer, mb)});
+    const AttentionShape shape = spec_.attention(mb.batch, mb.seq_len, layer);
+    if (cache)
+      o.attention_cached(q, {s.qkv, cache->data, mb.past, s.attn, shape, cache->capacity});
+    else
+      o.attention(q, {s.qkv, s.attn, s.lse, shape, drop_attention(ctx, layer, mb)});
     o.gemm(q, {s.attn, w.at(p_.proj_w), s.branch, false, false, false, w.at(p_.proj_b)});
     o.residual_add(q, x, s.branch, s.x_mid, drop(ctx, layer, kDropProjection, mb));
     o.layer_norm(q, {s.x_mid, w.at(p_.ln2_w), w.at(p_.ln2_b), s.ln2, s.mean2, s.rstd2, eps});
@@ -143,7 +113,7 @@ class Gpt2Block : public BlockTemplate {
   void mlp_backward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb,
                     const Saved& s, Tensor dy, const UnitView& g) const {
     const Tensor dbranch = branch_gradient(ctx, dy, s.branch, drop(ctx, layer, kDropMlp, mb));
-    const Tensor dfc(s.wide.data, s.wide.dtype, {s.fc.shape[0], s.fc.shape[1]});
+    const Tensor dfc = s.act;  // once its weight gradient is taken
     linear_backward(ctx, s.act, dbranch, w, g, p_.mlp_w, p_.mlp_b, dfc);
     ctx.ops.activation_backward(ctx.stream, spec_.activation, s.fc, dfc);
     linear_backward(ctx, s.ln2, dfc, w, g, p_.fc_w, p_.fc_b, s.branch);
@@ -155,11 +125,11 @@ class Gpt2Block : public BlockTemplate {
                           const Saved& s, Tensor x, Tensor dy, const UnitView& g) const {
     const Tensor dbranch = branch_gradient(ctx, dy, s.branch, drop(ctx, layer, kDropProjection, mb));
     const Tensor dattn = s.ln2;  // ln2 is no longer needed
-    const Tensor dqkv(s.wide.data, s.wide.dtype, {s.qkv.shape[0], s.qkv.shape[1]});
+    const Tensor dqkv(s.fc.data, s.fc.dtype, {s.qkv.shape[0], s.qkv.shape[1]});
     linear_backward(ctx, s.attn, dbranch, w, g, p_.proj_w, p_.proj_b, dattn);
     ctx.ops.attention_backward(
-        ctx.stream, {s.qkv, s.attn, s.lse, dattn, dqkv, s.delta, mb.batch, mb.seq_len, spec_.num_heads,
-                     spec_.head_dim(), drop_attention(ctx, layer, mb)});
+        ctx.stream, {s.qkv, s.attn, s.lse, dattn, dqkv, s.delta, spec_.attention(mb.batch, mb.seq_len, layer),
+                     drop_attention(ctx, layer, mb)});
     linear_backward(ctx, s.ln1, dqkv, w, g, p_.qkv_w, p_.qkv_b, s.branch);
     ctx.ops.layer_norm_backward(ctx.stream, {x, w.at(p_.ln1_w), s.mean1, s.rstd1, s.branch, dy,
                                              g.at(p_.ln1_w), g.at(p_.ln1_b), true});
@@ -169,126 +139,37 @@ class Gpt2Block : public BlockTemplate {
   BlockIndex p_;
 };
 
-class Gpt2Head : public HeadTemplate {
- public:
-  Gpt2Head(const ModelSpec& s, EndIndex i) : spec_(s), p_(i) {}
-
-  int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward) const override {
-    return carve(nullptr, batch * seq_len, compute, backward).bytes;
-  }
-
-  void loss(const OpContext& ctx, const UnitView& w, const MicroBatch& mb, Tensor x, Tensor loss,
-            const UnitView* g) const override {
-    const int64_t n = mb.tokens_count();
-    const Saved s = carve(ctx.work, n, ctx.compute, g != nullptr);
-    const Tensor weight = padded(w.at(p_.head)), dweight = g ? padded(g->at(p_.head)) : Tensor{};
-    norm(ctx, w, x, s);
-    for (int64_t first = 0; first < n; first += s.logits.shape[0]) {
-      const int64_t rows = std::min(s.logits.shape[0], n - first);
-      const Tensor logits = s.logits.rows(0, rows), y = s.ln.rows(first, rows);
-      ctx.ops.gemm(ctx.stream, {y, weight, logits, false, true, false, {}});
-      ctx.ops.cross_entropy(ctx.stream, {Tensor(logits.data, logits.dtype, {rows, spec_.vocab_size}),
-                                         mb.targets.rows(first, rows), s.losses.rows(first, rows),
-                                         ctx.loss_scale, g != nullptr, logits.shape[1]});
-      if (!g) continue;
-      ctx.ops.gemm(ctx.stream, {logits, y, dweight, true, false, true, {}});
-      ctx.ops.gemm(ctx.stream, {logits, weight, s.dln.rows(first, rows), false, false, false, {}});
-    }
-    ctx.ops.sum(ctx.stream, s.losses, loss, false);
-    if (g)
-      ctx.ops.layer_norm_backward(
-          ctx.stream, {x, w.at(p_.ln_w), s.mean, s.rstd, s.dln, x, g->at(p_.ln_w), g->at(p_.ln_b), false});
-  }
-
-  void logits(const OpContext& ctx, const UnitView& w, const MicroBatch& mb, Tensor x, int64_t position,
-              Tensor logits) const override {
-    const Saved s = carve(ctx.work, mb.tokens_count(), ctx.compute, false);
-    norm(ctx, w, x, s);
-    for (int64_t b = 0; b < mb.batch; ++b)
-      ctx.ops.gemm(ctx.stream, {s.ln.rows(b * mb.seq_len + position, 1),
-                                w.at(p_.head),
-                                logits.rows(b, 1),
-                                false,
-                                true,
-                                false,
-                                {}});
-  }
-
- private:
-  struct Saved {
-    Tensor ln, mean, rstd, losses, logits, dln;
-    int64_t bytes;
-  };
-
-  Saved carve(void* base, int64_t n, DType type, bool backward) const {
-    // Large enough that adding to the weight's gradient once a chunk costs little beside the product.
-    const int64_t goal = type == DType::bf16 ? int64_t{128} << 20 : int64_t{16} << 20,
-                  v = padded_vocabulary(spec_);
-    const int64_t chunk = std::clamp<int64_t>(goal / v / 64 * 64, 64, std::max<int64_t>(n, 64));
-    const int64_t c = spec_.hidden_size;
-    Workspace ws(base);
-    Saved s;
-    s.ln = ws.take(type, {n, c}), s.mean = ws.take(DType::f32, {n}), s.rstd = ws.take(DType::f32, {n});
-    s.losses = ws.take(DType::f32, {n});
-    s.logits = ws.take(type, {std::min(chunk, n), v});
-    if (backward) s.dln = ws.take(type, {n, c});
-    s.bytes = ws.used();
-    return s;
-  }
-
-  // The table with its rows of zeros: [padded V, C].
-  Tensor padded(Tensor table) const {
-    table.shape[0] = padded_vocabulary(spec_);
-    return table;
-  }
-
-  void norm(const OpContext& ctx, const UnitView& w, Tensor x, const Saved& s) const {
-    ctx.ops.layer_norm(ctx.stream, {x, w.at(p_.ln_w), w.at(p_.ln_b), s.ln, s.mean, s.rstd,
-                                    static_cast<float>(spec_.norm_eps)});
-  }
-
-  const ModelSpec& spec_;
-  EndIndex p_;
-};
-
 class Gpt2 : public Model {
  public:
   explicit Gpt2(const ModelSpec& s) : Model(s) {
     add_embedding();
     const BlockIndex block = add_blocks();
     add_head();
-    embedding_ = std::make_unique<Gpt2Embedding>(spec_);
+    embedding_ = std::make_unique<TokenEmbedding>(spec_, end_);
     block_ = std::make_unique<Gpt2Block>(spec_, block);
-    head_ = std::make_unique<Gpt2Head>(spec_, end_);
+    head_ = std::make_unique<LmHead>(spec_, end_);
   }
-  const EmbeddingTemplate& embedding() const override { return *embedding_; }
-  const BlockTemplate& block() const override { return *block_; }
-  const HeadTemplate& head() const override { return *head_; }
 
  private:
-  // Adds a parameter to a unit and returns its index; absent biases give -1.
-  static int add(UnitLayout& u, const std::string& name, std::vector<int64_t> shape, Init init,
-                 double std = 0, int64_t padded_rows = 0) {
-    u.add(name, std::move(shape), init, std, padded_rows);
-    return static_cast<int>(u.parameters.size()) - 1;
-  }
+  // Absent biases have the index -1.
   int add_bias(UnitLayout& u, const std::string& name, int64_t n) const {
-    return spec_.bias ? add(u, name, {n}, Init::zeros) : -1;
+    return spec_.bias ? u.add(name, {n}, Init::zeros) : -1;
   }
 
   void add_embedding() {
     UnitLayout u;
     u.name = spec_.tied ? "embedding + head" : "embedding";
     const double std = spec_.init_std;
-    add(u, "transformer.wte.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, std,
-        padded_vocabulary(spec_));
-    add(u, "transformer.wpe.weight", {spec_.max_position_embeddings, spec_.hidden_size}, Init::normal, std);
+    u.add("transformer.wte.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, std,
+          padded_vocabulary(spec_));
+    end_.wpe = u.add("transformer.wpe.weight", {spec_.max_position_embeddings, spec_.hidden_size},
+                     Init::normal, std);
     if (spec_.tied) add_final_norm(u);
     units_.push_back(std::move(u));
   }
 
   void add_final_norm(UnitLayout& u) {
-    end_.ln_w = add(u, "transformer.ln_f.weight", {spec_.hidden_size}, Init::ones);
+    end_.ln_w = u.add("transformer.ln_f.weight", {spec_.hidden_size}, Init::ones);
     end_.ln_b = add_bias(u, "transformer.ln_f.bias", spec_.hidden_size);
   }
 
@@ -301,15 +182,15 @@ class Gpt2 : public Model {
       UnitLayout u;
       const std::string h = "transformer.h." + std::to_string(layer) + ".";
       u.name = "block " + std::to_string(layer);
-      i.ln1_w = add(u, h + "ln_1.weight", {c}, Init::ones), i.ln1_b = add_bias(u, h + "ln_1.bias", c);
-      i.qkv_w = add(u, h + "attn.c_attn.weight", {c, 3 * c}, Init::normal, std);
+      i.ln1_w = u.add(h + "ln_1.weight", {c}, Init::ones), i.ln1_b = add_bias(u, h + "ln_1.bias", c);
+      i.qkv_w = u.add(h + "attn.c_attn.weight", {c, 3 * c}, Init::normal, std);
       i.qkv_b = add_bias(u, h + "attn.c_attn.bias", 3 * c);
-      i.proj_w = add(u, h + "attn.c_proj.weight", {c, c}, Init::normal, residual_std);
+      i.proj_w = u.add(h + "attn.c_proj.weight", {c, c}, Init::normal, residual_std);
       i.proj_b = add_bias(u, h + "attn.c_proj.bias", c);
-      i.ln2_w = add(u, h + "ln_2.weight", {c}, Init::ones), i.ln2_b = add_bias(u, h + "ln_2.bias", c);
-      i.fc_w = add(u, h + "mlp.c_fc.weight", {c, f}, Init::normal, std);
+      i.ln2_w = u.add(h + "ln_2.weight", {c}, Init::ones), i.ln2_b = add_bias(u, h + "ln_2.bias", c);
+      i.fc_w = u.add(h + "mlp.c_fc.weight", {c, f}, Init::normal, std);
       i.fc_b = add_bias(u, h + "mlp.c_fc.bias", f);
-      i.mlp_w = add(u, h + "mlp.c_proj.weight", {f, c}, Init::normal, residual_std);
+      i.mlp_w = u.add(h + "mlp.c_proj.weight", {f, c}, Init::normal, residual_std);
       i.mlp_b = add_bias(u, h + "mlp.c_proj.bias", c);
       units_.push_back(std::move(u));
     }
@@ -321,15 +202,12 @@ class Gpt2 : public Model {
     UnitLayout u;
     u.name = "final norm + head";
     add_final_norm(u);
-    end_.head = add(u, "lm_head.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, spec_.init_std,
-                    padded_vocabulary(spec_));
+    end_.head = u.add("lm_head.weight", {spec_.vocab_size, spec_.hidden_size}, Init::normal, spec_.init_std,
+                      padded_vocabulary(spec_));
     units_.push_back(std::move(u));
   }
 
   EndIndex end_;
-  std::unique_ptr<EmbeddingTemplate> embedding_;
-  std::unique_ptr<BlockTemplate> block_;
-  std::unique_ptr<HeadTemplate> head_;
 };
 
 }  // namespace

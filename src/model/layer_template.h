@@ -13,9 +13,17 @@ namespace megatrain {
 struct MicroBatch {
   int64_t batch = 0, seq_len = 0;
   int64_t first_sequence = 0;
-  Tensor tokens;   ///< int32 [B·T]
-  Tensor targets;  ///< int32 [B·T], negative = ignored
+  Tensor tokens;     ///< int32 [B·T]
+  Tensor targets;    ///< int32 [B·T], negative = ignored
+  Tensor positions;  ///< int32 [B·T], empty: the place in the sequence
+  Tensor past;       ///< generation: int32 [B], tokens that the cache already holds
   int64_t tokens_count() const { return batch * seq_len; }
+};
+
+/// Keys and values that one block has seen: [B, capacity, 2·K·D].
+struct KvCache {
+  Tensor data;
+  int64_t capacity = 0;
 };
 
 /// Everything a template needs besides weights and activations.
@@ -59,9 +67,10 @@ class BlockTemplate {
  public:
   virtual ~BlockTemplate() = default;
   virtual int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward) const = 0;
-  /// y [N, C] is written from x [N, C]; `layer` numbers the block (dropout).
+  /// y [N, C] is written from x [N, C]; `layer` numbers the block (dropout, windows). With a cache, keys and
+  /// values are kept in it and the tokens attend to all that it holds (generation).
   virtual void forward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&, Tensor x,
-                       Tensor y) const = 0;
+                       Tensor y, const KvCache* cache = nullptr) const = 0;
   /// Recomputes from x; `dy` [N, C] becomes dx in place; adds into `grads`.
   virtual void backward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&, Tensor x,
                         Tensor dy, const UnitView& grads) const = 0;
@@ -101,14 +110,17 @@ class Model {
   /// Floating-point operations per step, forward + backward, without recompute (6N + attention).
   double step_flops(int64_t batch, int64_t seq_len) const;
 
-  virtual const EmbeddingTemplate& embedding() const = 0;
-  virtual const BlockTemplate& block() const = 0;
-  virtual const HeadTemplate& head() const = 0;
+  const EmbeddingTemplate& embedding() const { return *embedding_; }
+  const BlockTemplate& block() const { return *block_; }
+  const HeadTemplate& head() const { return *head_; }
 
  protected:
   explicit Model(ModelSpec spec) : spec_(std::move(spec)) {}
   ModelSpec spec_;
   std::vector<UnitLayout> units_;
+  std::unique_ptr<EmbeddingTemplate> embedding_;
+  std::unique_ptr<BlockTemplate> block_;
+  std::unique_ptr<HeadTemplate> head_;
 };
 
 /// Makes the model of spec.family. Throws Error for an unknown family or an impossible spec.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/decoder.h"
 #include "model/gpt2.h"
 #include "model/layer_template.h"
 
@@ -30,7 +31,9 @@ double Model::step_flops(int64_t batch, int64_t seq_len) const {
 std::unique_ptr<Model> make_model(const ModelSpec& spec) {
   validate(spec);
   if (spec.family == "gpt2") return make_gpt2(spec);
-  fail("model family '" + spec.family + "' is not known; known: gpt2");
+  for (const char* decoder : {"llama", "qwen2", "qwen3", "mistral"})
+    if (spec.family == decoder) return make_decoder(spec);
+  fail("model family '" + spec.family + "' is not known; known: gpt2, llama, qwen2, qwen3, mistral");
 }
 
 }  // namespace megatrain

@@ -118,9 +118,9 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
               std::max(model.block().work_bytes(b, t, plan.compute, plan.training),
                        model.head().work_bytes(b, t, plan.compute, plan.training)));
   if (plan.workspace)
-    workspace_ = add("library workspace", "library workspace", Place::device,
-                     plan.workspace({b, t, spec.num_heads, spec.head_dim(), plan.compute,
-                                     plan.training ? spec.dropout : 0}));
+    workspace_ =
+        add("library workspace", "library workspace", Place::device,
+            plan.workspace({spec.attention(b, t, 0), plan.compute, plan.training ? spec.dropout : 0}));
   if (!plan.training)
     logits_ = add("logits", "results", Place::device, plan.micro_batch * spec.vocab_size * 4);
   host_results_ =

@@ -13,8 +13,13 @@ class CpuOps : public Ops {
   void layer_norm_backward(Stream&, const LayerNormBackwardArgs&) override;
   void attention(Stream&, const AttentionArgs&) override;
   void attention_backward(Stream&, const AttentionBackwardArgs&) override;
+  void attention_cached(Stream&, const CachedAttentionArgs&) override;
+  void rope(Stream&, const RopeArgs&) override;
+  void rope_backward(Stream&, const RopeBackwardArgs&) override;
   void activation(Stream&, Activation, Tensor x, Tensor y) override;
   void activation_backward(Stream&, Activation, Tensor x, Tensor dy) override;
+  void swiglu(Stream&, Tensor gate_up, Tensor y) override;
+  void swiglu_backward(Stream&, Tensor gate_up, Tensor dy) override;
   void residual_add(Stream&, Tensor x, Tensor branch, Tensor y, const Dropout&) override;
   void dropout(Stream&, Tensor in, Tensor out, const Dropout&) override;
   void embedding(Stream&, const EmbeddingArgs&) override;

@@ -25,6 +25,30 @@ void CpuOps::activation_backward(Stream& s, Activation kind, Tensor x, Tensor dy
   });
 }
 
+void CpuOps::swiglu(Stream& s, Tensor gate_up, Tensor y) {
+  cpu_stream(s).enqueue([=](ThreadPool& pool) {
+    const int64_t f = y.shape[1];
+    pool.parallel_ranges(y.shape[0], row_grain(f), [&](int64_t b, int64_t e) {
+      for (int64_t r = b; r < e; ++r) {
+        const float* gate = gate_up.f32() + 2 * r * f;
+        cpu_kernels().swiglu(f, gate, gate + f, y.f32() + r * f);
+      }
+    });
+  });
+}
+
+void CpuOps::swiglu_backward(Stream& s, Tensor gate_up, Tensor dy) {
+  cpu_stream(s).enqueue([=](ThreadPool& pool) {
+    const int64_t f = dy.shape[1];
+    pool.parallel_ranges(dy.shape[0], row_grain(f), [&](int64_t b, int64_t e) {
+      for (int64_t r = b; r < e; ++r) {
+        float* gate = gate_up.f32() + 2 * r * f;
+        cpu_kernels().swiglu_backward(f, gate, gate + f, dy.f32() + r * f);
+      }
+    });
+  });
+}
+
 void CpuOps::residual_add(Stream& s, Tensor x, Tensor branch, Tensor y, const Dropout& d) {
   cpu_stream(s).enqueue([=](ThreadPool& pool) {
     pool.parallel_ranges(x.numel(), kGrain, [&](int64_t b, int64_t e) {

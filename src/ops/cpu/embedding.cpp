@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/parallel.h"
@@ -10,8 +12,12 @@ void forward(ThreadPool& pool, const EmbeddingArgs& a) {
   pool.parallel_ranges(n, row_grain(c), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* out = a.out.f32() + i * c;
-      cpu_kernels().add(c, a.token_table.f32() + int64_t{a.tokens.i32()[i]} * c,
-                        a.position_table.f32() + i % a.seq_len * c, out);
+      const float* row = a.token_table.f32() + int64_t{a.tokens.i32()[i]} * c;
+      const int64_t position = a.positions ? a.positions.i32()[i] : i % a.seq_len;
+      if (a.position_table)
+        cpu_kernels().add(c, row, a.position_table.f32() + position * c, out);
+      else
+        std::memcpy(out, row, static_cast<size_t>(c) * sizeof(float));
       if (a.dropout.probability <= 0) continue;
       DropoutMask mask(a.dropout, static_cast<uint64_t>(i * c));
       for (int64_t j = 0; j < c; ++j) out[j] *= mask.next();
@@ -32,7 +38,8 @@ void backward(ThreadPool& pool, const EmbeddingBackwardArgs& a) {
         dout = row;
       }
       cpu_kernels().axpy(end - begin, 1, dout, a.dtoken_table.f32() + int64_t{a.tokens.i32()[i]} * c + begin);
-      cpu_kernels().axpy(end - begin, 1, dout, a.dposition_table.f32() + i % a.seq_len * c + begin);
+      if (a.dposition_table)
+        cpu_kernels().axpy(end - begin, 1, dout, a.dposition_table.f32() + i % a.seq_len * c + begin);
     }
   });
 }

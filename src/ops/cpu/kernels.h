@@ -23,13 +23,21 @@ struct CpuKernels {
                const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
   void (*gelu)(int64_t n, bool tanh, const float* x, float* y);
   void (*gelu_backward)(int64_t n, bool tanh, const float* x, float* dy);
+  /// RMS norm where `mean` is null.
   void (*layer_norm_row)(int64_t c, const float* x, const float* w, const float* b, float eps, float* y,
                          float* mean, float* rstd);
-  void (*layer_norm_backward_row)(int64_t c, const float* x, const float* w, float mean, float rstd,
+  /// `mean` is null for RMS norm, else this row's.
+  void (*layer_norm_backward_row)(int64_t c, const float* x, const float* w, const float* mean, float rstd,
                                   const float* dy, float* dx, bool accumulate);
   /// Adds rows [0, n) of columns [0, width) of dy·xhat and dy into dweight and dbias (dbias may be null).
   void (*layer_norm_backward_columns)(int64_t n, int64_t c, int64_t width, const float* x, const float* mean,
                                       const float* rstd, const float* dy, float* dweight, float* dbias);
+  /// y = silu(gate)·up
+  void (*swiglu)(int64_t n, const float* gate, const float* up, float* y);
+  /// gate and up become their gradients.
+  void (*swiglu_backward)(int64_t n, float* gate, float* up, const float* dy);
+  /// Pairs (i, half + i) turned by the angle whose cosine and sine are given; in may be out.
+  void (*rotate)(int64_t half, const float* cosine, const float* sine, const float* in, float* out);
   void (*column_sum)(int64_t n, int64_t c, int64_t width, const float* x, float* out);
   /// y = a·x + y
   void (*axpy)(int64_t n, float a, const float* x, float* y);

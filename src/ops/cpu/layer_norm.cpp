@@ -15,9 +15,9 @@ void backward(ThreadPool& pool, const LayerNormBackwardArgs& a) {
   });
   pool.parallel_ranges(n, row_grain(c), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
-      cpu_kernels().layer_norm_backward_row(c, a.x.f32() + r * c, a.weight.f32(), a.mean.f32()[r],
-                                            a.rstd.f32()[r], a.dy.f32() + r * c, a.dx.f32() + r * c,
-                                            a.accumulate);
+      cpu_kernels().layer_norm_backward_row(c, a.x.f32() + r * c, a.weight.f32(),
+                                            a.mean ? a.mean.f32() + r : nullptr, a.rstd.f32()[r],
+                                            a.dy.f32() + r * c, a.dx.f32() + r * c, a.accumulate);
   });
 }
 
@@ -29,7 +29,8 @@ void CpuOps::layer_norm(Stream& s, const LayerNormArgs& a) {
     pool.parallel_ranges(n, row_grain(c), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         cpu_kernels().layer_norm_row(c, a.x.f32() + r * c, a.weight.f32(), a.bias.f32(), a.eps,
-                                     a.y.f32() + r * c, a.mean.f32() + r, a.rstd.f32() + r);
+                                     a.y.f32() + r * c, a.mean ? a.mean.f32() + r : nullptr,
+                                     a.rstd.f32() + r);
     });
   });
 }

@@ -9,9 +9,9 @@ CudaOps::CudaOps() : gemm_(std::make_unique<CudaGemm>()) {}
 CudaOps::~CudaOps() = default;
 
 int64_t cuda_workspace_bytes(const OpShapes& s) {
-  const bool cudnn = CudnnAttention::supports(s.compute, s.seq_len, s.head_dim, s.dropout);
+  const bool cudnn = CudnnAttention::supports(s.compute, s.attention, s.dropout);
   return CudaGemm::kWorkspaceBytes + kCudaScratchBytes +
-         (cudnn ? CudnnAttention::workspace_bytes(s.batch, s.seq_len, s.num_heads) : 0);
+         (cudnn ? CudnnAttention::workspace_bytes(s.attention) : 0);
 }
 
 void CudaOps::set_workspace(void* data, int64_t bytes) {

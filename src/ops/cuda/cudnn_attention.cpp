@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "device/cuda/cuda_check.h"
 
 namespace fe = cudnn_frontend;
 
@@ -23,34 +24,57 @@ enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 constexpr int64_t kWorkspaceGoal = int64_t{1} << 30;
 constexpr int64_t kSlack = int64_t{32} << 20;  // dQ accumulators and the like
 
-// One graph computes `batch` sequences by `heads` heads inside tensors of `all_heads` heads.
+constexpr int64_t kPadGoal = int64_t{256} << 20;  // copies of padded sequences
+
+// One graph computes `batch` sequences by `heads` query heads inside tensors of `all` heads.
 struct Shape {
-  int64_t batch, heads, all_heads, seq_len, head_dim;
+  int64_t batch, heads, seq_len;
+  AttentionShape all;
   bool backward;
-  auto key() const { return std::tuple(batch, heads, all_heads, seq_len, head_dim, backward); }
+  auto key() const {
+    return std::tuple(batch, heads, seq_len, all.num_heads, all.num_kv_heads, all.head_dim, all.window,
+                      backward);
+  }
   bool operator<(const Shape& o) const { return key() < o.key(); }
+};
+
+int64_t padded_length(int64_t t) {
+  return (t + 127) / 128 * 128;
+}
+
+// Sequences that are padded at a time, and the bytes of one of them.
+struct Padding {
+  int64_t sequences, sequence_bytes;
+  Padding(const AttentionShape& s, bool backward) {
+    const int64_t rows = padded_length(s.seq_len), copies = backward ? 2 : 1;
+    sequence_bytes =
+        copies * rows * (s.qkv_width() + s.q_width()) * 2 + rows * s.num_heads * 4 * copies + 1024;
+    sequences = std::clamp<int64_t>(kPadGoal / sequence_bytes, 1, s.batch);
+  }
+  int64_t bytes() const { return sequences * sequence_bytes; }
 };
 
 void check(fe::error_t e, const char* what) {
   if (!e.is_good()) fail(fmt::format("cuDNN: {}: {}", what, e.get_message()));
 }
 
-Attributes packed(const char* name, Uid uid, const Shape& s) {  // a third of qkv [B, T, 3, H, D]
-  const int64_t row = 3 * s.all_heads * s.head_dim;
+// A part of qkv [B, T, H + 2·K, D].
+Attributes packed(const char* name, Uid uid, const Shape& s, bool queries) {
+  const int64_t row = s.all.qkv_width(), heads = queries ? s.heads : s.heads / s.all.group();
   return Attributes()
       .set_name(name)
       .set_uid(uid)
-      .set_dim({s.batch, s.heads, s.seq_len, s.head_dim})
-      .set_stride({row * s.seq_len, s.head_dim, row, 1});
+      .set_dim({s.batch, heads, s.seq_len, s.all.head_dim})
+      .set_stride({row * s.seq_len, s.all.head_dim, row, 1});
 }
 
 Attributes plain(const char* name, Uid uid, const Shape& s) {  // [B, T, H, D]
-  const int64_t row = s.all_heads * s.head_dim;
+  const int64_t row = s.all.q_width();
   return Attributes()
       .set_name(name)
       .set_uid(uid)
-      .set_dim({s.batch, s.heads, s.seq_len, s.head_dim})
-      .set_stride({row * s.seq_len, s.head_dim, row, 1});
+      .set_dim({s.batch, s.heads, s.seq_len, s.all.head_dim})
+      .set_stride({row * s.seq_len, s.all.head_dim, row, 1});
 }
 
 Attributes stats(const Shape& s) {  // log-sum-exp [B, H, T] fp32
@@ -59,7 +83,7 @@ Attributes stats(const Shape& s) {  // log-sum-exp [B, H, T] fp32
       .set_uid(kStats)
       .set_data_type(fe::DataType_t::FLOAT)
       .set_dim({s.batch, s.heads, s.seq_len, 1})
-      .set_stride({s.all_heads * s.seq_len, s.seq_len, 1, 1});
+      .set_stride({s.all.num_heads * s.seq_len, s.seq_len, 1, 1});
 }
 
 void become(const std::shared_ptr<Attributes>& t, const Attributes& like) {
@@ -68,8 +92,9 @@ void become(const std::shared_ptr<Attributes>& t, const Attributes& like) {
 
 template <class A>
 A causal(A a, const Shape& s) {
-  a.set_attn_scale(1.0f / std::sqrt(static_cast<float>(s.head_dim)));
+  a.set_attn_scale(1.0f / std::sqrt(static_cast<float>(s.all.head_dim)));
   a.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  if (s.all.window > 0 && s.all.window < s.seq_len) a.set_diagonal_band_left_bound(s.all.window);
   return a;
 }
 
@@ -78,8 +103,8 @@ Graph describe(const Shape& s) {
   g->set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  const auto q = g->tensor(packed("q", kQ, s)), k = g->tensor(packed("k", kK, s)),
-             v = g->tensor(packed("v", kV, s));
+  const auto q = g->tensor(packed("q", kQ, s, true)), k = g->tensor(packed("k", kK, s, false)),
+             v = g->tensor(packed("v", kV, s, false));
   if (!s.backward) {
     auto a = causal(fe::graph::SDPA_attributes().set_name("sdpa"), s);
     a.set_generate_stats(true);
@@ -93,14 +118,47 @@ Graph describe(const Shape& s) {
   auto a = causal(fe::graph::SDPA_backward_attributes().set_name("sdpa_backward"), s);
   a.set_deterministic_algorithm(true);
   auto [dq, dk, dv] = g->sdpa_backward(q, k, v, o, d_o, st, a);
-  become(dq, packed("dq", kDQ, s));
-  become(dk, packed("dk", kDK, s));
-  become(dv, packed("dv", kDV, s));
+  become(dq, packed("dq", kDQ, s, true));
+  become(dk, packed("dk", kDK, s, false));
+  become(dv, packed("dv", kDV, s, false));
   return g;
 }
 
 char* advance(const Tensor& t, int64_t elements) {
   return static_cast<char*>(t.data) + elements * size_of(t.dtype);
+}
+
+// Pieces of the backward: whole sequences, or groups of heads of one, so that dP fits the workspace.
+struct Pieces {
+  int64_t batch, heads;
+  explicit Pieces(const AttentionShape& s) {
+    const int64_t rows = padded_length(s.seq_len), head = rows * rows * 2, sequence = head * s.num_heads;
+    const bool whole = sequence <= kWorkspaceGoal;
+    batch = whole ? std::min(s.batch, kWorkspaceGoal / sequence) : 1;
+    heads = whole ? s.num_heads
+                  : std::clamp(kWorkspaceGoal / (head * s.group()), int64_t{1}, s.num_kv_heads) * s.group();
+  }
+};
+
+// Copies rows of [count, T, width] into or out of [count, padded T, width]; the pad becomes zeros.
+void copy_rows(cudaStream_t stream, const Tensor& from, const Tensor& to, int64_t count, int64_t t,
+               int64_t width, bool pad) {
+  const int64_t row = width * size_of(from.dtype), rows = padded_length(t);
+  for (int64_t b = 0; b < count; ++b) {
+    const char* a = static_cast<const char*>(from.data) + b * (pad ? t : rows) * row;
+    char* c = static_cast<char*>(to.data) + b * (pad ? rows : t) * row;
+    MT_CUDA(cudaMemcpyAsync(c, a, static_cast<size_t>(t * row), cudaMemcpyDeviceToDevice, stream));
+    if (pad) MT_CUDA(cudaMemsetAsync(c + t * row, 0, static_cast<size_t>((rows - t) * row), stream));
+  }
+}
+
+// [count, T] fp32 rows, padded alike.
+void copy_stats(cudaStream_t stream, const Tensor& from, const Tensor& to, int64_t count, int64_t t,
+                bool pad) {
+  const auto rows = static_cast<size_t>(padded_length(t)) * 4, width = static_cast<size_t>(t) * 4;
+  if (pad) MT_CUDA(cudaMemsetAsync(to.data, 0, static_cast<size_t>(count) * rows, stream));
+  MT_CUDA(cudaMemcpy2DAsync(to.data, pad ? rows : width, from.data, pad ? width : rows, width,
+                            static_cast<size_t>(count), cudaMemcpyDeviceToDevice, stream));
 }
 
 }  // namespace
@@ -140,52 +198,119 @@ CudnnAttention::~CudnnAttention() {
   cudnnDestroy(impl_->handle);
 }
 
-bool CudnnAttention::supports(DType type, int64_t seq_len, int64_t head_dim, double dropout) {
-  return type == DType::bf16 && dropout == 0 && seq_len % 128 == 0 && head_dim % 8 == 0 && head_dim <= 128;
+bool CudnnAttention::supports(DType type, const AttentionShape& s, double dropout) {
+  return type == DType::bf16 && dropout == 0 && s.head_dim % 8 == 0 && s.head_dim <= 128;
 }
 
-int64_t CudnnAttention::workspace_bytes(int64_t batch, int64_t seq_len, int64_t num_heads) {
-  const int64_t head = seq_len * seq_len * 2, sequence = head * num_heads;
-  const int64_t whole = std::min(batch, std::max<int64_t>(kWorkspaceGoal / sequence, 1)) * sequence;
-  const int64_t heads = std::clamp<int64_t>(kWorkspaceGoal / head, 1, num_heads) * head;
-  return (sequence <= kWorkspaceGoal ? whole : heads) + kSlack + batch * num_heads * seq_len * 512;
+int64_t CudnnAttention::workspace_bytes(const AttentionShape& s) {
+  const int64_t rows = padded_length(s.seq_len);
+  const Pieces p(s);
+  const bool pads = rows != s.seq_len;
+  // dP of a piece, then fp32 dQ and (with grouped heads) dK and dV of every query head.
+  return p.batch * p.heads * (rows * rows * 2 + rows * s.head_dim * (s.group() > 1 ? 12 : 4)) + kSlack +
+         (pads ? Padding(s, true).bytes() : 0);
 }
 
 void CudnnAttention::forward(cudaStream_t stream, const AttentionArgs& a, void* workspace, int64_t bytes) {
-  const Shape s{a.batch, a.num_heads, a.num_heads, a.seq_len, a.head_dim, false};
-  const int64_t c = a.num_heads * a.head_dim;
+  const AttentionShape& n = a.shape;
+  if (n.seq_len != padded_length(n.seq_len))
+    return forward_padded(stream, a, static_cast<char*>(workspace), bytes);
+  const Shape s{n.batch, n.num_heads, n.seq_len, n, false};
   std::unordered_map<int64_t, void*> t = {{kQ, a.qkv.data},
-                                          {kK, advance(a.qkv, c)},
-                                          {kV, advance(a.qkv, 2 * c)},
+                                          {kK, advance(a.qkv, n.q_width())},
+                                          {kV, advance(a.qkv, n.q_width() + n.kv_width())},
                                           {kO, a.out.data},
                                           {kStats, a.lse.data}};
   impl_->run(stream, s, t, workspace, bytes);
 }
 
-// In pieces of whole sequences, or of heads of one sequence, so that dP fits the workspace.
 void CudnnAttention::backward(cudaStream_t stream, const AttentionBackwardArgs& a, void* workspace,
                               int64_t bytes) {
-  const int64_t head = a.seq_len * a.seq_len * 2, sequence = head * a.num_heads, c = a.num_heads * a.head_dim;
-  const bool whole = sequence <= kWorkspaceGoal;
-  const int64_t batch_step = whole ? std::min(a.batch, kWorkspaceGoal / sequence) : 1;
-  const int64_t head_step = whole ? a.num_heads : std::clamp<int64_t>(kWorkspaceGoal / head, 1, a.num_heads);
-  for (int64_t b = 0; b < a.batch; b += batch_step)
-    for (int64_t h = 0; h < a.num_heads; h += head_step) {
-      const Shape s{std::min(batch_step, a.batch - b),
-                    std::min(head_step, a.num_heads - h),
-                    a.num_heads,
-                    a.seq_len,
-                    a.head_dim,
-                    true};
-      const int64_t at3 = b * a.seq_len * 3 * c + h * a.head_dim, at1 = b * a.seq_len * c + h * a.head_dim;
+  const AttentionShape& n = a.shape;
+  if (n.seq_len != padded_length(n.seq_len))
+    return backward_padded(stream, a, static_cast<char*>(workspace), bytes);
+  const Pieces p(n);
+  for (int64_t b = 0; b < n.batch; b += p.batch)
+    for (int64_t h = 0; h < n.num_heads; h += p.heads) {
+      const Shape s{std::min(p.batch, n.batch - b), std::min(p.heads, n.num_heads - h), n.seq_len, n, true};
+      const int64_t row = b * n.seq_len, q = row * n.qkv_width() + h * n.head_dim,
+                    k = row * n.qkv_width() + n.q_width() + h / n.group() * n.head_dim, v = k + n.kv_width(),
+                    out = row * n.q_width() + h * n.head_dim;
       std::unordered_map<int64_t, void*> t = {
-          {kQ, advance(a.qkv, at3)},          {kK, advance(a.qkv, at3 + c)},
-          {kV, advance(a.qkv, at3 + 2 * c)},  {kO, advance(a.out, at1)},
-          {kDO, advance(a.dout, at1)},        {kStats, advance(a.lse, (b * a.num_heads + h) * a.seq_len)},
-          {kDQ, advance(a.dqkv, at3)},        {kDK, advance(a.dqkv, at3 + c)},
-          {kDV, advance(a.dqkv, at3 + 2 * c)}};
+          {kQ, advance(a.qkv, q)},     {kK, advance(a.qkv, k)},
+          {kV, advance(a.qkv, v)},     {kO, advance(a.out, out)},
+          {kDO, advance(a.dout, out)}, {kStats, advance(a.lse, (b * n.num_heads + h) * n.seq_len)},
+          {kDQ, advance(a.dqkv, q)},   {kDK, advance(a.dqkv, k)},
+          {kDV, advance(a.dqkv, v)}};
       impl_->run(stream, s, t, workspace, bytes);
     }
+}
+
+namespace {
+
+// Hands out the pad area of the workspace.
+struct PadArea {
+  char* at;
+  Tensor take(DType type, int64_t elements) {
+    Tensor t(at, type, {elements});
+    at += (t.bytes() + 127) / 128 * 128;
+    return t;
+  }
+};
+
+}  // namespace
+
+void CudnnAttention::forward_padded(cudaStream_t stream, const AttentionArgs& a, char* workspace,
+                                    int64_t bytes) {
+  const AttentionShape& n = a.shape;
+  const Padding pad(n, false);
+  for (int64_t b = 0; b < n.batch; b += pad.sequences) {
+    AttentionShape s = n;
+    s.batch = std::min(pad.sequences, n.batch - b), s.seq_len = padded_length(n.seq_len);
+    PadArea area{workspace};
+    const int64_t rows = s.batch * s.seq_len, first = b * n.seq_len;
+    const AttentionArgs p{area.take(DType::bf16, rows * n.qkv_width()),
+                          area.take(DType::bf16, rows * n.q_width()),
+                          area.take(DType::f32, rows * n.num_heads),
+                          s,
+                          {}};
+    const Tensor qkv(advance(a.qkv, first * n.qkv_width()), DType::bf16, {1}),
+        out(advance(a.out, first * n.q_width()), DType::bf16, {1}),
+        lse(advance(a.lse, first * n.num_heads), DType::f32, {1});
+    copy_rows(stream, qkv, p.qkv, s.batch, n.seq_len, n.qkv_width(), true);
+    forward(stream, p, workspace + pad.bytes(), bytes - pad.bytes());
+    copy_rows(stream, p.out, out, s.batch, n.seq_len, n.q_width(), false);
+    copy_stats(stream, p.lse, lse, s.batch * n.num_heads, n.seq_len, false);
+  }
+}
+
+void CudnnAttention::backward_padded(cudaStream_t stream, const AttentionBackwardArgs& a, char* workspace,
+                                     int64_t bytes) {
+  const AttentionShape& n = a.shape;
+  const Padding pad(n, true);
+  for (int64_t b = 0; b < n.batch; b += pad.sequences) {
+    AttentionShape s = n;
+    s.batch = std::min(pad.sequences, n.batch - b), s.seq_len = padded_length(n.seq_len);
+    PadArea area{workspace};
+    const int64_t rows = s.batch * s.seq_len, first = b * n.seq_len;
+    const AttentionBackwardArgs p{area.take(DType::bf16, rows * n.qkv_width()),
+                                  area.take(DType::bf16, rows * n.q_width()),
+                                  area.take(DType::f32, rows * n.num_heads),
+                                  area.take(DType::bf16, rows * n.q_width()),
+                                  area.take(DType::bf16, rows * n.qkv_width()),
+                                  {},
+                                  s,
+                                  {}};
+    auto part = [&](const Tensor& t, int64_t width) {
+      return Tensor(advance(t, first * width), t.dtype, {1});
+    };
+    copy_rows(stream, part(a.qkv, n.qkv_width()), p.qkv, s.batch, n.seq_len, n.qkv_width(), true);
+    copy_rows(stream, part(a.out, n.q_width()), p.out, s.batch, n.seq_len, n.q_width(), true);
+    copy_rows(stream, part(a.dout, n.q_width()), p.dout, s.batch, n.seq_len, n.q_width(), true);
+    copy_stats(stream, part(a.lse, n.num_heads), p.lse, s.batch * n.num_heads, n.seq_len, true);
+    backward(stream, p, workspace + pad.bytes(), bytes - pad.bytes());
+    copy_rows(stream, p.dqkv, part(a.dqkv, n.qkv_width()), s.batch, n.seq_len, n.qkv_width(), false);
+  }
 }
 
 }  // namespace megatrain

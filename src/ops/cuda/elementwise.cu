@@ -54,6 +54,39 @@ __global__ void gelu_backward(int64_t packs, bool tanh_form, const T* x, T* dy) 
   store8(dy + i * 8, d);
 }
 
+// Packs of the F columns of one row: gate at 2·row·F, up F further.
+template <class T>
+__global__ void gate_up_forward(int64_t packs, int64_t f, const T* gate_up, T* y) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= packs) return;
+  const int64_t at = i * 8 + i * 8 / f * f;
+  float g[8], u[8];
+  load8(gate_up + at, g);
+  load8(gate_up + at + f, u);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) g[j] = __fdividef(g[j], 1.0f + __expf(-g[j])) * u[j];
+  store8(y + i * 8, g);
+}
+
+template <class T>
+__global__ void gate_up_backward(int64_t packs, int64_t f, T* gate_up, const T* dy) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= packs) return;
+  const int64_t at = i * 8 + i * 8 / f * f;
+  float g[8], u[8], d[8];
+  load8(gate_up + at, g);
+  load8(gate_up + at + f, u);
+  load8(dy + i * 8, d);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float s = __fdividef(1.0f, 1.0f + __expf(-g[j])), silu = g[j] * s;
+    g[j] = d[j] * u[j] * (s + silu * (1.0f - s));
+    u[j] = d[j] * silu;
+  }
+  store8(gate_up + at, g);
+  store8(gate_up + at + f, u);
+}
+
 template <class T>
 __global__ void add(int64_t packs, const T* x, const T* branch, T* y, Dropout d) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -115,10 +148,13 @@ __global__ void join(int64_t n, const uint16_t* hi, const uint16_t* lo, float* o
   out[i] = __uint_as_float((((h - (l >> 15)) & 0xffffu) << 16) | l);
 }
 
+// Few, wide blocks: the rows in flight should still lie in the L2 cache when they are read again.
+constexpr int kRowThreads = 1024;
+
 // One block a row: running maximum and sum (online softmax), then loss and the gradient in place. Rows have
 // a stride that is a multiple of 8; the pad is written with zeros so that products over it add nothing.
 template <class T>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(kRowThreads)
     cross_entropy_row(int v, int64_t stride, T* logits, const int32_t* targets, float* losses, float scale,
                       bool backward) {
   __shared__ float shared[32], top_shared[32];
@@ -126,7 +162,7 @@ __global__ void __launch_bounds__(512)
   const int target = targets[blockIdx.x], packs = static_cast<int>(stride / 8);
   float top = -INFINITY, total = 0;
   if (target >= 0)
-    for (int p = static_cast<int>(threadIdx.x); p < packs; p += 512) {
+    for (int p = static_cast<int>(threadIdx.x); p < packs; p += kRowThreads) {
       float e[8];
       load8(x + p * 8, e);
       float most = -INFINITY;
@@ -147,13 +183,13 @@ __global__ void __launch_bounds__(512)
   for (int o = 16; o > 0; o >>= 1) all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, o));
   if (threadIdx.x % 32 == 0) top_shared[threadIdx.x / 32] = all;
   __syncthreads();
-  for (int k = 0; k < 16; ++k) all = fmaxf(all, top_shared[k]);
+  for (int k = 0; k < kRowThreads / 32; ++k) all = fmaxf(all, top_shared[k]);
   total = block_sum(top > -INFINITY ? total * __expf(top - all) : total, shared);
   if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0.0f : logf(total) + all - to_float(x[target]);
   if (!backward) return;
   __syncthreads();  // thread 0 has read the target's logit
   const float factor = scale / total;
-  for (int p = static_cast<int>(threadIdx.x); p < packs; p += 512) {
+  for (int p = static_cast<int>(threadIdx.x); p < packs; p += kRowThreads) {
     float e[8];
     load8(x + p * 8, e);
 #pragma unroll
@@ -193,6 +229,28 @@ void CudaOps::activation_backward(Stream& s, Activation kind, Tensor x, Tensor d
   MT_CUDA(cudaGetLastError());
 }
 
+void CudaOps::swiglu(Stream& s, Tensor gate_up, Tensor y) {
+  if (y.shape[1] % 8 != 0) fail("CUDA SwiGLU: intermediate_size must be a multiple of 8");
+  const int64_t packs = packs_of(y);
+  by_dtype(y.dtype, [&](auto* t) {
+    using T = std::remove_pointer_t<decltype(t)>;
+    gate_up_forward<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(
+        packs, y.shape[1], static_cast<T*>(gate_up.data), static_cast<T*>(y.data));
+  });
+  MT_CUDA(cudaGetLastError());
+}
+
+void CudaOps::swiglu_backward(Stream& s, Tensor gate_up, Tensor dy) {
+  if (dy.shape[1] % 8 != 0) fail("CUDA SwiGLU: intermediate_size must be a multiple of 8");
+  const int64_t packs = packs_of(dy);
+  by_dtype(dy.dtype, [&](auto* t) {
+    using T = std::remove_pointer_t<decltype(t)>;
+    gate_up_backward<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(
+        packs, dy.shape[1], static_cast<T*>(gate_up.data), static_cast<T*>(dy.data));
+  });
+  MT_CUDA(cudaGetLastError());
+}
+
 void CudaOps::residual_add(Stream& s, Tensor x, Tensor branch, Tensor y, const Dropout& d) {
   const int64_t packs = packs_of(x);
   by_dtype(x.dtype, [&](auto* t) {
@@ -218,7 +276,7 @@ void CudaOps::cross_entropy(Stream& s, const CrossEntropyArgs& a) {
   if (stride % 8 != 0) fail("CUDA cross-entropy: the row stride of the logits must be a multiple of 8");
   by_dtype(a.logits.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    cross_entropy_row<T><<<static_cast<unsigned>(n), 512, 0, cuda_stream(s)>>>(
+    cross_entropy_row<T><<<static_cast<unsigned>(n), kRowThreads, 0, cuda_stream(s)>>>(
         static_cast<int>(v), stride, static_cast<T*>(a.logits.data), a.targets.i32(), a.losses.f32(), a.scale,
         a.backward);
   });

@@ -1,5 +1,6 @@
-// Embedding. The backward sorts (token, position) pairs, stably, and one block adds the rows of one token in
-// order: no atomics, the same bits every time.
+// Embedding. The backward sorts (token, row) pairs, stably, and cuts them into chunks; a block adds the runs
+// of equal tokens inside its chunk. A run that crosses chunks leaves one part in each, and a second kernel
+// adds those in order: no atomics, the same bits every time, and no block walks all rows of a frequent token.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "ops/cuda/kernel_util.cuh"
@@ -11,13 +12,13 @@ constexpr int kThreads = 256;
 
 template <class T>
 __global__ void forward(int64_t packs, int c, int64_t seq_len, const int32_t* tokens, const T* token_table,
-                        const T* position_table, T* out, Dropout d) {
+                        const T* position_table, const int32_t* positions, T* out, Dropout d) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= packs) return;
   const int64_t n = i * 8 / c, column = i * 8 % c;
-  float a[8], b[8];
+  float a[8], b[8] = {0};
   load8(token_table + static_cast<int64_t>(tokens[n]) * c + column, a);
-  load8(position_table + n % seq_len * c + column, b);
+  if (position_table) load8(position_table + (positions ? positions[n] : n % seq_len) * c + column, b);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     a[j] += b[j];
@@ -49,17 +50,51 @@ __device__ void add_to(float* out, const float (&acc)[8]) {
   store8(out, v);
 }
 
-// Block i works only where a run of equal tokens begins.
+struct Sorted {
+  const int32_t *tokens, *rows;
+  int n, chunk;
+  __device__ bool continues(int i) const { return i > 0 && i < n && tokens[i - 1] == tokens[i]; }
+};
+
+// parts [chunks, 2, C]: the sum of the run that comes in from the chunk before, and of the one that starts
+// here and goes on in the next.
 template <class T>
-__global__ void token_rows(int n, int c, const int32_t* tokens, const int32_t* rows, const T* dout,
-                           float* table, Dropout d) {
-  const int i = static_cast<int>(blockIdx.x), token = tokens[i];
-  if (i > 0 && tokens[i - 1] == token) return;
+__global__ void chunk_rows(Sorted s, int c, const T* dout, float* table, float* parts, Dropout d) {
+  const int begin = static_cast<int>(blockIdx.x) * s.chunk, end = min(begin + s.chunk, s.n);
+  float* part = parts + static_cast<int64_t>(blockIdx.x) * 2 * c;
   for (int column = static_cast<int>(threadIdx.x) * 8; column < c;
        column += static_cast<int>(blockDim.x) * 8) {
-    float acc[8] = {0};
+    for (int i = begin; i < end;) {
+      const int token = s.tokens[i];
+      const bool entered = s.continues(i);  // only at the chunk's beginning
+      float acc[8] = {0};
 #pragma unroll 4
-    for (int k = i; k < n && tokens[k] == token; ++k) add_row(dout, rows[k], c, column, d, acc);
+      for (; i < end && s.tokens[i] == token; ++i) add_row(dout, s.rows[i], c, column, d, acc);
+      if (entered)
+        store8(part + column, acc);
+      else if (i == end && s.continues(end))
+        store8(part + c + column, acc);
+      else
+        add_to(table + static_cast<int64_t>(token) * c + column, acc);
+    }
+  }
+}
+
+// The block of the chunk where a run starts that goes on.
+__global__ void join_parts(Sorted s, int c, const float* parts, float* table) {
+  const int end = (static_cast<int>(blockIdx.x) + 1) * s.chunk, begin = end - s.chunk;
+  if (end >= s.n || !s.continues(end)) return;
+  const int token = s.tokens[end];
+  if (s.tokens[begin] == token && s.continues(begin)) return;  // came in from before
+  for (int column = static_cast<int>(threadIdx.x) * 8; column < c;
+       column += static_cast<int>(blockDim.x) * 8) {
+    float acc[8], v[8];
+    load8(parts + (static_cast<int64_t>(blockIdx.x) * 2 + 1) * c + column, acc);
+    for (int at = end; at < s.n && s.tokens[at] == token; at += s.chunk) {
+      load8(parts + static_cast<int64_t>(at / s.chunk) * 2 * c + column, v);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) acc[j] += v[j];
+    }
     add_to(table + static_cast<int64_t>(token) * c + column, acc);
   }
 }
@@ -83,7 +118,7 @@ void CudaOps::embedding(Stream& s, const EmbeddingArgs& a) {
     forward<T><<<blocks_for(packs, kThreads), kThreads, 0, cuda_stream(s)>>>(
         packs, static_cast<int>(a.out.shape[1]), a.seq_len, a.tokens.i32(),
         static_cast<T*>(a.token_table.data), static_cast<T*>(a.position_table.data),
-        static_cast<T*>(a.out.data), a.dropout);
+        static_cast<int32_t*>(a.positions.data), static_cast<T*>(a.out.data), a.dropout);
   });
   MT_CUDA(cudaGetLastError());
 }
@@ -97,18 +132,26 @@ void CudaOps::embedding_backward(Stream& s, const EmbeddingBackwardArgs& a) {
   size_t bytes = 0;
   MT_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, bytes, a.tokens.i32(), sorted_tokens, order, sorted_rows,
                                           n, 0, 32, cuda_stream(s)));
-  if (static_cast<int64_t>(bytes) + 3 * room * 4 > kCudaScratchBytes)
+  const int64_t sorting = (3 * room * 4 + static_cast<int64_t>(bytes) + 255) / 256 * 256;
+  int chunk = 32;
+  while (chunk < n && sorting + (n / chunk + 1) * int64_t{2} * c * 4 > kCudaScratchBytes) chunk *= 2;
+  const int chunks = (n + chunk - 1) / chunk;
+  if (sorting + chunks * int64_t{2} * c * 4 > kCudaScratchBytes)
     fail("CUDA embedding: too many tokens in a micro-batch for the scratch; lower micro_batch");
+  auto* parts = reinterpret_cast<float*>(scratch() + sorting);
   MT_CUDA(cub::DeviceRadixSort::SortPairs(order + 3 * room, bytes, a.tokens.i32(), sorted_tokens, order,
                                           sorted_rows, n, 0, 32, cuda_stream(s)));
   const int threads = std::min(kThreads, (c / 8 + 31) / 32 * 32);
+  const Sorted sorted{sorted_tokens, sorted_rows, n, chunk};
   by_dtype(a.dout.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     const auto* dout = static_cast<T*>(a.dout.data);
-    token_rows<T><<<n, threads, 0, cuda_stream(s)>>>(n, c, sorted_tokens, sorted_rows, dout,
-                                                     a.dtoken_table.f32(), a.dropout);
-    position_rows<T><<<static_cast<unsigned>(a.seq_len), threads, 0, cuda_stream(s)>>>(
-        n, c, a.seq_len, dout, a.dposition_table.f32(), a.dropout);
+    chunk_rows<T>
+        <<<chunks, threads, 0, cuda_stream(s)>>>(sorted, c, dout, a.dtoken_table.f32(), parts, a.dropout);
+    join_parts<<<chunks, threads, 0, cuda_stream(s)>>>(sorted, c, parts, a.dtoken_table.f32());
+    if (a.dposition_table)
+      position_rows<T><<<static_cast<unsigned>(a.seq_len), threads, 0, cuda_stream(s)>>>(
+          n, c, a.seq_len, dout, a.dposition_table.f32(), a.dropout);
   });
   MT_CUDA(cudaGetLastError());
 }

@@ -78,6 +78,11 @@ void by_dtype(DType t, F&& f) {
   throw std::logic_error("CUDA op: element type is neither fp32 nor bf16");
 }
 
+/// out[j] += sum over `rows` rows of partial[:, j], in a fixed order; rows are `stride` apart, `columns`
+/// wide.
+void add_partial_rows(cudaStream_t stream, int rows, int64_t stride, int64_t columns, const float* partial,
+                      float* out);
+
 inline int blocks_for(int64_t items, int per_block, int64_t most = 1 << 30) {
   const int64_t n = (items + per_block - 1) / per_block;
   return static_cast<int>(n < most ? n : most);

@@ -1,6 +1,6 @@
-// Layer norm: one block a row, the row in registers, 16-byte accesses. The backward reads x and dy once: each
-// block walks rows and keeps its part of dweight and dbias in registers; a second kernel adds the parts in
-// order.
+// Layer norm and RMS norm: one block a row, the row in registers, 16-byte accesses. The backward reads x and
+// dy once: each block walks rows, fetching the next while the warps agree on the sums of this one, and keeps
+// its part of dweight and dbias in registers; a second kernel adds the parts in order.
 #include "ops/cuda/kernel_util.cuh"
 
 namespace megatrain {
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// V packs of 8 elements a thread: C <= 2048·V.
+// V packs of 8 elements a thread: C <= 2048·V. Without mean_out: RMS norm.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     forward(int c, const T* x, const T* w, const T* b, float eps, T* y, float* mean_out, float* rstd_out) {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
       sum += v[i][j];
     }
   }
-  const float mean = block_sum(sum, shared) / static_cast<float>(c);
+  const float mean = mean_out ? block_sum(sum, shared) / static_cast<float>(c) : 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i)
 #pragma unroll
@@ -44,38 +44,74 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < 8; ++j) v[i][j] = (v[i][j] - mean) * rstd * ww[j] + bb[j];
     store8(y + row + at, v[i]);
   }
-  if (threadIdx.x == 0) mean_out[blockIdx.x] = mean, rstd_out[blockIdx.x] = rstd;
+  if (threadIdx.x != 0) return;
+  if (mean_out) mean_out[blockIdx.x] = mean;
+  rstd_out[blockIdx.x] = rstd;
 }
 
+// Eight elements as they lie in memory.
+template <class T>
+struct Pack {
+  uint4 raw[sizeof(T) / 2];
+  __device__ void fetch(const T* p) {
+#pragma unroll
+    for (size_t i = 0; i < sizeof(T) / 2; ++i) raw[i] = reinterpret_cast<const uint4*>(p)[i];
+  }
+  __device__ void get(float (&v)[8]) const {
+    load8(reinterpret_cast<const T*>(raw), v);
+  }
+};
+
+// One row of x, dy and (to be added to) dx.
 template <class T, int V>
+struct BackwardRow {
+  Pack<T> x[V], dy[V], dx[V];
+  __device__ void fetch(int64_t row, int c, const T* px, const T* pdy, const T* pdx) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const int at = (i * kThreads + static_cast<int>(threadIdx.x)) * 8;
+      if (at >= c) continue;
+      x[i].fetch(px + row * c + at);
+      dy[i].fetch(pdy + row * c + at);
+      if (pdx) dx[i].fetch(pdx + row * c + at);
+    }
+  }
+};
+
+// kCentered: layer norm; else RMS norm, which has neither mean nor bias.
+template <class T, int V, bool kCentered>
 __global__ void __launch_bounds__(kThreads)
     backward(int64_t n, int c, const T* x, const T* w, const float* mean, const float* rstd, const T* dy,
              T* dx, bool accumulate, float* partial) {
   __shared__ float2 shared[2][kThreads / 32];
   float dw[V][8] = {}, db[V][8] = {};
   int phase = 0;
+  BackwardRow<T, V> next;
+  next.fetch(blockIdx.x, c, x, dy, accumulate ? dx : nullptr);
   for (int64_t r = blockIdx.x; r < n; r += gridDim.x, phase ^= 1) {
-    const float m = mean[r], s = rstd[r];
-    float xh[V][8], g[V][8], sum_g = 0, sum_gx = 0;
+    const BackwardRow<T, V> row = next;
+    const float m = kCentered ? mean[r] : 0.0f, s = rstd[r];
+    float sum_g = 0, sum_gx = 0;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const int at = (i * kThreads + static_cast<int>(threadIdx.x)) * 8;
       if (at >= c) continue;
-      float d[8], ww[8];
-      load8(x + r * c + at, xh[i]);
-      load8(dy + r * c + at, d);
+      float xh[8], d[8], ww[8];
+      row.x[i].get(xh), row.dy[i].get(d);
       load8(w + at, ww);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        xh[i][j] = (xh[i][j] - m) * s;
-        dw[i][j] += d[j] * xh[i][j], db[i][j] += d[j];
-        g[i][j] = d[j] * ww[j];
-        sum_g += g[i][j], sum_gx += g[i][j] * xh[i][j];
+        xh[j] = (xh[j] - m) * s;
+        dw[i][j] += d[j] * xh[j];
+        if (kCentered) db[i][j] += d[j];
+        const float g = d[j] * ww[j];
+        sum_g += g, sum_gx += g * xh[j];
       }
     }
+    if (r + gridDim.x < n) next.fetch(r + gridDim.x, c, x, dy, accumulate ? dx : nullptr);
 #pragma unroll
     for (int o = 16; o > 0; o >>= 1) {
-      sum_g += __shfl_xor_sync(0xffffffffu, sum_g, o);
+      if (kCentered) sum_g += __shfl_xor_sync(0xffffffffu, sum_g, o);
       sum_gx += __shfl_xor_sync(0xffffffffu, sum_gx, o);
     }
     if (threadIdx.x % 32 == 0) shared[phase][threadIdx.x / 32] = make_float2(sum_g, sum_gx);
@@ -83,15 +119,17 @@ __global__ void __launch_bounds__(kThreads)
     float mg = 0, mgx = 0;
 #pragma unroll
     for (int k = 0; k < kThreads / 32; ++k) mg += shared[phase][k].x, mgx += shared[phase][k].y;
-    mg /= static_cast<float>(c), mgx /= static_cast<float>(c);
+    mg = kCentered ? mg / static_cast<float>(c) : 0.0f, mgx /= static_cast<float>(c);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const int at = (i * kThreads + static_cast<int>(threadIdx.x)) * 8;
       if (at >= c) continue;
-      float out[8] = {0};
-      if (accumulate) load8(dx + r * c + at, out);
+      float out[8] = {0}, xh[8], d[8], ww[8];
+      if (accumulate) row.dx[i].get(out);
+      row.x[i].get(xh), row.dy[i].get(d);
+      load8(w + at, ww);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) out[j] += s * (g[i][j] - mg - xh[i][j] * mgx);
+      for (int j = 0; j < 8; ++j) out[j] += s * (d[j] * ww[j] - mg - (xh[j] - m) * s * mgx);
       store8(dx + r * c + at, out);
     }
   }
@@ -101,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
     if (at >= c) continue;
     float* p = partial + static_cast<int64_t>(blockIdx.x) * 2 * c + at;
     store8(p, dw[i]);
-    store8(p + c, db[i]);
+    if (kCentered) store8(p + c, db[i]);
   }
 }
 
@@ -160,6 +198,13 @@ void by_packs(int64_t c, F&& f) {
 
 }  // namespace
 
+void add_partial_rows(cudaStream_t stream, int rows, int64_t stride, int64_t columns, const float* partial,
+                      float* out) {
+  add_rows<<<blocks_for(columns, 32), dim3(32, 8), 0, stream>>>(rows, stride, static_cast<int>(columns),
+                                                                partial, out);
+  MT_CUDA(cudaGetLastError());
+}
+
 void CudaOps::layer_norm(Stream& s, const LayerNormArgs& a) {
   const int64_t n = a.x.shape[0], c = a.x.shape[1];
   by_dtype(a.x.dtype, [&](auto* t) {
@@ -180,18 +225,15 @@ void CudaOps::layer_norm_backward(Stream& s, const LayerNormBackwardArgs& a) {
   by_dtype(a.x.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     by_packs(c, [&](auto v) {
-      backward<T, decltype(v)::value><<<grid, kThreads, 0, cuda_stream(s)>>>(
+      const auto kernel =
+          a.mean ? backward<T, decltype(v)::value, true> : backward<T, decltype(v)::value, false>;
+      kernel<<<grid, kThreads, 0, cuda_stream(s)>>>(
           n, static_cast<int>(c), static_cast<T*>(a.x.data), static_cast<T*>(a.weight.data), a.mean.f32(),
           a.rstd.f32(), static_cast<T*>(a.dy.data), static_cast<T*>(a.dx.data), a.accumulate, partial);
     });
   });
-  const dim3 threads(32, 8);
-  add_rows<<<blocks_for(c, 32), threads, 0, cuda_stream(s)>>>(grid, 2 * c, static_cast<int>(c), partial,
-                                                              a.dweight.f32());
-  if (a.dbias)
-    add_rows<<<blocks_for(c, 32), threads, 0, cuda_stream(s)>>>(grid, 2 * c, static_cast<int>(c), partial + c,
-                                                                a.dbias.f32());
-  MT_CUDA(cudaGetLastError());
+  add_partial_rows(cuda_stream(s), grid, 2 * c, c, partial, a.dweight.f32());
+  if (a.dbias) add_partial_rows(cuda_stream(s), grid, 2 * c, c, partial + c, a.dbias.f32());
 }
 
 void CudaOps::column_sum(Stream& s, Tensor x, Tensor out) {
@@ -207,9 +249,7 @@ void CudaOps::column_sum(Stream& s, Tensor x, Tensor out) {
         <<<dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)), 256, 0, cuda_stream(s)>>>(
             n, static_cast<int>(c), static_cast<T*>(x.data), partial);
   });
-  add_rows<<<blocks_for(c, 32), dim3(32, 8), 0, cuda_stream(s)>>>(down, c, static_cast<int>(c), partial,
-                                                                  out.f32());
-  MT_CUDA(cudaGetLastError());
+  add_partial_rows(cuda_stream(s), down, c, c, partial, out.f32());
 }
 
 }  // namespace megatrain
