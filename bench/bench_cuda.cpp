@@ -172,7 +172,7 @@ void op_table(Device& device, Arena& arena, Stream& s, const Ceilings& c) {
       c);
   row("residual add", time([&] { o.residual_add(s, x, y, z, {}); }), 3 * nw * e, 0, c);
   row("bias gradient", time([&] { o.column_sum(s, wide, bias); }), 4 * nw * e, 0, c);
-  row("embedding", time([&] { o.embedding(s, {targets, table, table, y, t, {}}); }), 2 * nw * e, 0, c);
+  row("embedding", time([&] { o.embedding(s, {targets, table, table, y, t, {}, {}}); }), 2 * nw * e, 0, c);
   row("embedding backward", time([&] {
         o.embedding_backward(s, {targets, x, dtable, dpos, t, {}});
       }),

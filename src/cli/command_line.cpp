@@ -15,7 +15,8 @@ namespace {
 std::string flag_names(std::string name) {
   std::string dashed = name;
   std::replace(dashed.begin(), dashed.end(), '_', '-');
-  return dashed == name ? "--" + name : fmt::format("--{},--{}", dashed, name);
+  const std::string names = dashed == name ? "--" + name : fmt::format("--{},--{}", dashed, name);
+  return name == "memory_limit" ? names + ",--gpu-memory" : names;
 }
 
 struct TrainArguments {
@@ -51,7 +52,7 @@ void add_train(CLI::App& app, TrainArguments& args, int& result, const std::stri
 }
 
 void add_machine(CLI::App* sub, MachineOptions& m) {
-  sub->add_option("--memory-limit,--memory_limit", m.memory_limit, "device memory to use, e.g. 512MiB")
+  sub->add_option(flag_names("memory_limit"), m.memory_limit, "device memory to use, e.g. 512MiB")
       ->default_str("auto");
   sub->add_option("--device", m.device, "auto, cpu or cuda")
       ->default_str("auto")

@@ -59,6 +59,7 @@ Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const Mach
   request.micro_batch = machine.micro_batch, request.residency = machine.residency;
   request.compute = s.choice.compute, request.workspace = s.choice.workspace;
   request.micro_batch_tokens = s.choice.micro_batch_tokens;
+  request.flops_per_link_byte = s.choice.flops_per_link_byte;
   request.device_shares_host = s.choice.kind == DeviceKind::cpu;
   const int64_t limit = parse_bytes(machine.memory_limit, "memory_limit"), usable = s.choice.usable_memory;
   request.device_limit = limit > 0 && usable > 0 ? std::min(limit, usable) : std::max(limit, usable);

@@ -37,6 +37,7 @@ DeviceChoice choose_device(const std::string& device, const std::string& compute
   c.compute = compute == "fp32" ? DType::f32 : DType::bf16;
   c.usable_memory = CudaDevice::usable_memory();
   c.micro_batch_tokens = 16384;
+  c.flops_per_link_byte = 12000;  // H200: 600 TFLOP/s to 50 GB/s; an A100's PCIe 4 makes it the same
   c.workspace = cuda_workspace_bytes;
 #endif
   return c;

@@ -85,6 +85,43 @@ int64_t largest(int64_t low, int64_t high, F ok) {
                   gib(host), least, gib(r.host_available)));
 }
 
+int64_t largest_wave(const Model& model, const PlanRequest& r, const StepPlan& p) {
+  return largest(1, p.micro_batches(), [&](int64_t w) {
+    StepPlan q = p;
+    q.wave = w;
+    return fits(model, r, q);
+  });
+}
+
+// Both lanes' time per parameter, in flops: 8 bytes go up in a wave (bf16 weights twice, the fp32 gradient so
+// far), and a token takes 8 flops (forward twice, backward), more where the products are small.
+double step_cost(const PlanRequest& r, const StepPlan& p) {
+  constexpr double kHalfSpeedTokens = 256;  // H200: products of as many rows run at half speed
+  const double tokens = static_cast<double>(p.batch * p.seq_len),
+               rows = static_cast<double>(p.micro_batch * p.seq_len);
+  return std::max(8 * static_cast<double>(p.waves()) * r.flops_per_link_byte,
+                  8 * tokens * (1 + kHalfSpeedTokens / rows));
+}
+
+// Sizes tried are the largest that fits and its halves, each evened out over the batch.
+StepPlan with_best_micro_batch(const Model& model, const PlanRequest& r, StepPlan p) {
+  const int64_t most =
+      largest(1, std::clamp<int64_t>(r.micro_batch_tokens / r.seq_len, 1, r.batch), [&](int64_t b) {
+        StepPlan q = p;
+        q.micro_batch = b;
+        return fits(model, r, q);
+      });
+  StepPlan best;
+  for (int64_t size = most; size > 0; size /= 2) {
+    p.micro_batch = size, p.wave = 1;
+    const int64_t count = p.micro_batches();
+    p.micro_batch = (p.batch + count - 1) / count;
+    p.wave = largest_wave(model, r, p);
+    if (size == most || step_cost(r, p) < step_cost(r, best)) best = p;
+  }
+  return best;
+}
+
 void set_residency(const Model& model, StepPlan& p, int64_t blocks) {
   p.resident_blocks = static_cast<int>(blocks);
   p.resident_ends = blocks == model.block_count();
@@ -130,21 +167,10 @@ MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   p.wave = 1;
   set_residency(model, p, r.residency == "resident" ? model.block_count() : 0);
   if (!fits(model, r, p)) refuse(model, r, p);
-  if (r.micro_batch == 0) {
-    const int64_t most = std::clamp<int64_t>(r.micro_batch_tokens / r.seq_len, 1, r.batch);
-    p.micro_batch = largest(1, most, [&](int64_t b) {
-      StepPlan q = p;
-      q.micro_batch = b;
-      return fits(model, r, q);
-    });
-    const int64_t count = p.micro_batches();  // even them out
-    p.micro_batch = (p.batch + count - 1) / count;
-  }
-  p.wave = largest(1, p.micro_batches(), [&](int64_t w) {
-    StepPlan q = p;
-    q.wave = w;
-    return fits(model, r, q);
-  });
+  if (r.micro_batch == 0)
+    p = with_best_micro_batch(model, r, p);
+  else
+    p.wave = largest_wave(model, r, p);
   if (r.residency == "auto")
     set_residency(model, p, largest(0, model.block_count(), [&](int64_t k) {
                     StepPlan q = p;

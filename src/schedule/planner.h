@@ -18,6 +18,7 @@ struct PlanRequest {
   DType compute = DType::f32;
   int64_t (*workspace)(const OpShapes&) = nullptr;
   int64_t micro_batch_tokens = 4096;  ///< beyond this, larger matrix products gain nothing
+  double flops_per_link_byte = 10;    ///< what the device computes while the link moves a byte
   int64_t device_limit = 0;           ///< bytes; 0: what the host has left (CPU device)
   int64_t host_available = 0;         ///< bytes of host memory that may be taken
   bool device_shares_host = true;     ///< the CPU device's memory is host memory too
@@ -35,7 +36,9 @@ struct MemoryPlan {
   int64_t device_bytes = 0, device_limit = 0, host_bytes = 0, host_available = 0;
 };
 
-/// Largest micro-batch, wave and residency that fit. Throws Error with needed and present figures.
+/// The micro-batch that makes the quickest step (larger ones compute faster, but leave room for fewer of them
+/// in a wave, and every wave streams all weights again), the largest wave and residency that fit. Throws
+/// Error with needed and present figures.
 MemoryPlan plan_step(const Model& model, const PlanRequest& request);
 /// The memory table as text, one line a group.
 std::string memory_table(const MemoryPlan& plan);
