@@ -4,6 +4,7 @@ import pathlib
 import re
 import sys
 
+LIMIT = 6000
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "src"
 CORE = ["core", "device", "ops", "model", "store", "schedule", "engine", "optim"]
 BESIDE = ["data", "io", "cli"]
@@ -42,7 +43,7 @@ for group in (CORE, BESIDE):
         total += count if group is CORE else 0
         print(f"{name:10} {count:6}")
     if group is CORE:
-        print(f"{'core':10} {total:6}   (limit 4000, without the CUDA device)")
+        print(f"{'core':10} {total:6}   (limit {LIMIT}, without the CUDA device)")
         print(f"{'cuda':10} {total_cuda:6}")
 print("functions over 60 lines:", *(bad or ["none"]))
-sys.exit(1 if bad or total > 4000 else 0)
+sys.exit(1 if bad or total > LIMIT else 0)

@@ -94,6 +94,30 @@ __global__ void forward(Dims s, Frequencies f, const int32_t* positions, const T
   }
 }
 
+// RMS norm of one head over the lanes of its group: a, b (the two halves) become its input's gradient, dw
+// gets the weight's.
+template <int P>
+__device__ void norm_backward(const Dims& s, float (&xa)[P], float (&xb)[P], const float (&wa)[P],
+                              const float (&wb)[P], float (&a)[P], float (&b)[P], bool query,
+                              float (&dw)[2][2][P]) {
+  float square = 0, dot = 0;
+#pragma unroll
+  for (int j = 0; j < P; ++j) square += xa[j] * xa[j] + xb[j] * xb[j];
+  const float rstd = rsqrtf(group_sum(square, s.group) / static_cast<float>(s.d) + s.eps);
+#pragma unroll
+  for (int j = 0; j < P; ++j) {
+    xa[j] *= rstd, xb[j] *= rstd;
+    const float ga = a[j] * xa[j], gb = b[j] * xb[j];
+    dw[0][0][j] += query ? ga : 0, dw[0][1][j] += query ? gb : 0;  // no index by `query`: it would spill
+    dw[1][0][j] += query ? 0 : ga, dw[1][1][j] += query ? 0 : gb;
+    a[j] *= wa[j], b[j] *= wb[j];
+    dot += a[j] * xa[j] + b[j] * xb[j];
+  }
+  const float mean = group_sum(dot, s.group) / static_cast<float>(s.d);
+#pragma unroll
+  for (int j = 0; j < P; ++j) a[j] = rstd * (a[j] - xa[j] * mean), b[j] = rstd * (b[j] - xb[j] * mean);
+}
+
 // partial [gridDim.x, 2, D]: this block's sums for q_norm and k_norm.
 template <class T, int P>
 __global__ void backward(Dims s, Frequencies f, const int32_t* positions, T* grad, const T* in,
@@ -119,26 +143,13 @@ __global__ void backward(Dims s, Frequencies f, const int32_t* positions, T* gra
       }
       if (q_norm) {
         const int which = h < s.q_heads ? 0 : 1;
-        const T* w = which == 0 ? q_norm : k_norm;
-        float xa[P] = {0}, xb[P] = {0}, wa[P] = {0}, wb[P] = {0}, square = 0, dot = 0;
-        if (mine) load<P>(in + row, xa), load<P>(in + row + half, xb);
-        if (mine) load<P>(w + at, wa), load<P>(w + at + half, wb);
-#pragma unroll
-        for (int j = 0; j < P; ++j) square += xa[j] * xa[j] + xb[j] * xb[j];
-        const float rstd = rsqrtf(group_sum(square, s.group) / static_cast<float>(s.d) + s.eps);
-#pragma unroll
-        for (int j = 0; j < P; ++j) {
-          xa[j] *= rstd, xb[j] *= rstd;
-          if (which == 0)
-            dw[0][0][j] += a[j] * xa[j], dw[0][1][j] += b[j] * xb[j];
-          else
-            dw[1][0][j] += a[j] * xa[j], dw[1][1][j] += b[j] * xb[j];
-          a[j] *= wa[j], b[j] *= wb[j];
-          dot += a[j] * xa[j] + b[j] * xb[j];
+        float xa[P] = {0}, xb[P] = {0}, wa[P] = {0}, wb[P] = {0};
+        if (mine) {
+          const T* w = which == 0 ? q_norm : k_norm;
+          load<P>(in + row, xa), load<P>(in + row + half, xb);
+          load<P>(w + at, wa), load<P>(w + at + half, wb);
         }
-        const float mean = group_sum(dot, s.group) / static_cast<float>(s.d);
-#pragma unroll
-        for (int j = 0; j < P; ++j) a[j] = rstd * (a[j] - xa[j] * mean), b[j] = rstd * (b[j] - xb[j] * mean);
+        norm_backward<P>(s, xa, xb, wa, wb, a, b, which == 0, dw);
       }
       if (mine) store<P>(grad + row, a), store<P>(grad + row + half, b);
     }
