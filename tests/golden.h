@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "device_choice.h"
 #include "engine/engine.h"
+#include "io/hf_model.h"
 #include "io/safetensors.h"
 #include "optim/lr_schedule.h"
 
@@ -18,12 +20,7 @@ namespace megatrain {
 struct Golden {
   explicit Golden(const std::string& name) : file(std::string(MT_GOLDEN_DIR) + "/" + name + ".safetensors") {
     json = nlohmann::json::parse(file.metadata().at("spec"));
-    spec.vocab_size = json["vocab_size"], spec.hidden_size = json["hidden_size"];
-    spec.num_layers = json["num_layers"], spec.num_heads = json["num_heads"];
-    spec.intermediate_size = 4 * spec.hidden_size;
-    spec.max_position_embeddings = json["positions"];
-    spec.activation = json["activation"] == "gelu" ? Activation::gelu : Activation::gelu_tanh;
-    spec.tied = json["tied"], spec.bias = json["bias"];
+    spec = parse_model_spec(file.metadata().at("config"), name);
     batch = json["batch"], seq_len = json["seq_len"], steps = json["steps"];
     model = make_model(spec);
   }
@@ -40,8 +37,15 @@ struct Golden {
     file.read_f32(*e, v.data());
     return v;
   }
+  /// Of one step: [batch, seq_len].
   const int32_t* ints(const std::string& name, int step) const {
-    return reinterpret_cast<const int32_t*>(file.find(name)->data) + step * batch * seq_len;
+    std::vector<int32_t>& all = ints_[name];
+    if (all.empty()) {
+      const SafetensorsEntry* e = file.find(name);
+      all.resize(static_cast<size_t>(e->numel()));
+      file.read_bytes(*e, 0, e->bytes, all.data());
+    }
+    return all.data() + step * batch * seq_len;
   }
   StepPlan plan(int64_t micro_batch) const {
     StepPlan p;
@@ -64,6 +68,9 @@ struct Golden {
   ModelSpec spec;
   std::unique_ptr<Model> model;
   int64_t batch, seq_len, steps;
+
+ private:
+  mutable std::map<std::string, std::vector<int32_t>> ints_;
 };
 
 /// ||a - b|| / ||b||, or ||a|| where b is zero.

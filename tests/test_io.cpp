@@ -90,7 +90,7 @@ TEST_P(HuggingFace, SaveAndLoadIsBitExact) {
   TinyRun run(spec, tiny_plan());
   run.train(2);
   ScratchDirectory d;
-  save_model(d.path, *run.model, run.store);
+  save_model(d.path, *run.model, run.store, {});
   const ModelSpec back = read_model_spec(d.path);
   EXPECT_EQ(back.tied, spec.tied);
   EXPECT_EQ(back.bias, spec.bias);
@@ -98,7 +98,7 @@ TEST_P(HuggingFace, SaveAndLoadIsBitExact) {
   EXPECT_EQ(back.intermediate_size, spec.intermediate_size);
   EXPECT_EQ(back.norm_eps, spec.norm_eps);
   TinyRun other(back, tiny_plan());
-  load_weights(d.path, *other.model, other.store);
+  load_weights(d.path, *other.model, other.store, 2);
   EXPECT_EQ(other.weights(), run.weights());
 }
 
@@ -109,11 +109,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, HuggingFace,
 TEST(HuggingFaceDirectory, MismatchesAreNamed) {
   TinyRun run(tiny_spec(2), tiny_plan());
   ScratchDirectory d;
-  save_model(d.path, *run.model, run.store);
+  save_model(d.path, *run.model, run.store, {});
   auto expect = [&](const ModelSpec& spec, const std::string& words) {
     TinyRun other(spec, tiny_plan());
     try {
-      load_weights(d.path, *other.model, other.store);
+      load_weights(d.path, *other.model, other.store, 2);
       FAIL() << words;
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();

@@ -100,6 +100,11 @@ INSTANTIATE_TEST_SUITE_P(Gpt2, Parity,
                          ::testing::Combine(::testing::Values("gpt2_erf_tied", "gpt2_tanh_tied",
                                                               "gpt2_erf_untied_nobias"),
                                             ::testing::Values(4, 3)));
+INSTANTIATE_TEST_SUITE_P(Decoders, Parity,
+                         ::testing::Combine(::testing::Values("llama3_tied", "llama_biases_linear",
+                                                              "llama_dynamic", "qwen2_windows_yarn",
+                                                              "qwen3_tied", "mistral_window"),
+                                            ::testing::Values(4, 3)));
 
 }  // namespace
 }  // namespace megatrain

@@ -155,6 +155,15 @@ void validate(const TrainConfig& c) {
           "micro_batch, threads: must not be negative; 0 means automatic");
   require(c.eval_interval >= 0 && c.eval_batches >= 0 && c.save_interval >= 0,
           "eval_interval, eval_batches, save_interval: must not be negative");
+  const TrainConfig usual;
+  if (c.family == "gpt2")
+    require(c.num_kv_heads == 0 && c.head_dim == 0 && c.rope_theta == usual.rope_theta,
+            "num_kv_heads, head_dim, rope_theta: gpt2 has none of these; set family, or leave them out");
+  else
+    require(c.bias == usual.bias && c.activation == usual.activation,
+            fmt::format("bias, activation: are gpt2's; {} has its own, leave them out", c.family));
+  require(c.sliding_window == 0 || (c.sliding_window > 0 && c.family == "mistral"),
+          "sliding_window: must be positive, and family mistral");
   require(c.max_position_embeddings == 0 || c.sequence_length <= c.max_position_embeddings,
           fmt::format("sequence_length: {} tokens, but the model has {} positions (max_position_embeddings)",
                       c.sequence_length, c.max_position_embeddings));
@@ -165,11 +174,17 @@ ModelSpec model_spec(const TrainConfig& c, int64_t data_vocab_size) {
   s.family = c.family;
   s.vocab_size = c.vocab_size > 0 ? c.vocab_size : data_vocab_size;
   s.hidden_size = c.hidden_size, s.num_layers = c.num_layers, s.num_heads = c.num_heads;
-  s.intermediate_size = c.intermediate_size > 0 ? c.intermediate_size : 4 * c.hidden_size;
+  const bool gpt2 = c.family == "gpt2";
+  const int64_t usual = gpt2 ? 4 * c.hidden_size : (8 * c.hidden_size / 3 + 63) / 64 * 64;
+  s.intermediate_size = c.intermediate_size > 0 ? c.intermediate_size : usual;
   s.max_position_embeddings = c.max_position_embeddings > 0 ? c.max_position_embeddings : c.sequence_length;
   s.norm_eps = c.layer_norm_epsilon, s.init_std = c.init_std, s.dropout = c.dropout;
   s.activation = c.activation == "gelu" ? Activation::gelu : Activation::gelu_tanh;
   s.bias = c.bias, s.tied = c.tie_word_embeddings;
+  s.num_kv_heads = c.num_kv_heads, s.head_size = c.head_dim, s.rope.theta = c.rope_theta;
+  s.qkv_bias = c.family == "qwen2", s.qk_norm = c.family == "qwen3";
+  if (c.sliding_window > 0 && c.num_layers > 0)
+    s.windows.assign(static_cast<size_t>(c.num_layers), c.sliding_window);
   if (s.vocab_size == 0)
     fail(
         "vocab_size: not set, and the data has no tokenizer beside it that would say; set it (GPT-2: 50257)");

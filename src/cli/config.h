@@ -14,20 +14,24 @@ namespace megatrain {
 // clang-format off
 #define MEGATRAIN_TRAIN_OPTIONS(SECTION, FIELD) \
   SECTION("model") \
-  FIELD(std::string, family, "gpt2", "gpt2", "architecture") \
+  FIELD(std::string, family, "gpt2", "gpt2|llama|qwen2|qwen3|mistral", "architecture") \
   FIELD(int64_t, vocab_size, 0, "", "tokens in the vocabulary; 0: as the data's tokenizer says") \
   FIELD(int64_t, hidden_size, 768, "", "width of the residual stream") \
   FIELD(int64_t, num_layers, 12, "", "transformer blocks") \
   FIELD(int64_t, num_heads, 12, "", "attention heads; must divide hidden_size") \
-  FIELD(int64_t, intermediate_size, 0, "", "width of the MLP; 0: 4 x hidden_size") \
+  FIELD(int64_t, num_kv_heads, 0, "", "key-value heads (grouped attention), not for gpt2; 0: as many as num_heads") \
+  FIELD(int64_t, head_dim, 0, "", "width of a head, not for gpt2; 0: hidden_size / num_heads") \
+  FIELD(int64_t, intermediate_size, 0, "", "width of the MLP; 0: 4 x hidden_size (gpt2), 8/3 x hidden_size rounded up to 64") \
   FIELD(int64_t, max_position_embeddings, 0, "", "longest sequence; 0: sequence_length") \
-  FIELD(bool, bias, true, "", "biases in linear layers and layer norms") \
-  FIELD(std::string, activation, "gelu", "gelu|gelu_new", "gelu: exact (erf); gelu_new: tanh, as OpenAI's GPT-2") \
+  FIELD(double, rope_theta, 10000.0, "", "base of the rotary positions, not for gpt2") \
+  FIELD(int64_t, sliding_window, 0, "", "attention window of every layer (mistral); 0: none") \
+  FIELD(bool, bias, true, "", "gpt2: biases in linear layers and layer norms") \
+  FIELD(std::string, activation, "gelu", "gelu|gelu_new", "gpt2: gelu: exact (erf); gelu_new: tanh, as OpenAI's") \
   FIELD(bool, tie_word_embeddings, true, "", "head shares the token embedding") \
   FIELD(double, dropout, 0.0, "", "probability, on embeddings, attention and both residual branches") \
   FIELD(double, init_std, 0.02, "", "std of initial weights; residual projections get it / sqrt(2 layers)") \
-  FIELD(double, layer_norm_epsilon, 1e-5, "", "") \
-  FIELD(std::string, init_from, "", "", "model directory (Hugging Face GPT-2) to start from; its shape wins") \
+  FIELD(double, layer_norm_epsilon, 1e-5, "", "of layer norms and RMS norms") \
+  FIELD(std::string, init_from, "", "", "Hugging Face model directory to start from; its shape wins") \
   SECTION("data") \
   FIELD(std::string, train_data, "", "", "training tokens: a nanoGPT .bin (uint16)") \
   FIELD(std::string, val_data, "", "", "validation tokens; empty: none") \
@@ -63,6 +67,7 @@ namespace megatrain {
   FIELD(int64_t, eval_interval, 0, "", "steps between validations; 0: only at the end") \
   FIELD(int64_t, eval_batches, 20, "", "batches of one validation; 0: the whole set") \
   FIELD(int64_t, save_interval, 0, "", "steps between saves of the model; 0: only at the end") \
+  FIELD(std::string, save_dtype, "auto", "auto|fp32|bf16|fp16", "weights of the saved model; auto: as init_from has them, else fp32") \
   FIELD(std::string, sample_prompt, "", "", "text to continue after training; empty: no sample") \
   FIELD(int64_t, sample_tokens, 200, "", "length of that sample") \
   FIELD(std::string, trace, "", "", "file for a Chrome/Perfetto timeline of the last steps") \

@@ -30,6 +30,11 @@ MachineOptions machine_of(const TrainConfig& c) {
   return {c.device, c.compute, c.memory_limit, c.residency, c.threads, c.micro_batch, c.serialize, c.poison};
 }
 
+// As safetensors calls it; empty: as it was.
+std::string stored_dtype(const std::string& name) {
+  return name == "fp32" ? "F32" : name == "bf16" ? "BF16" : name == "fp16" ? "F16" : "";
+}
+
 /// One training run from resolved config to saved model.
 class Trainer {
  public:
@@ -91,7 +96,8 @@ class Trainer {
     if (c_.init_from.empty())
       session_.store->initialize(static_cast<uint64_t>(c_.seed), pool, show_progress("initial weights"));
     else
-      load_weights(c_.init_from, *session_.model, *session_.store, show_progress("loading weights"));
+      source_ = load_weights(c_.init_from, *session_.model, *session_.store, session_.threads,
+                             show_progress("loading weights"));
     engine_ = session_.make_engine(machine_of(c_));
     if (engine_->arena().used() != session_.plan.device_bytes)
       throw std::logic_error("the arena holds other than the memory table says");
@@ -193,8 +199,12 @@ class Trainer {
   void save() {
     engine_->finish_update();
     DirectoryWriter writer(c_.out_dir + "/model");
-    save_model(writer.file("."), *session_.model, *session_.store, show_progress("saving the model"));
-    if (tokenizer_) tokenizer_->save(writer.file("."));
+    ExportOptions options;
+    options.source = source_ ? &*source_ : nullptr;
+    options.dtype = stored_dtype(c_.save_dtype), options.threads = session_.threads;
+    save_model(writer.file("."), *session_.model, *session_.store, options,
+               show_progress("saving the model"));
+    if (tokenizer_ && !(source_ && source_->has_tokenizer())) tokenizer_->save(writer.file("."));
     writer.commit();
   }
 
@@ -230,6 +240,7 @@ class Trainer {
   TrainConfig c_;
   std::string command_line_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ModelSource> source_;
   Session session_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TokenFile> train_, val_;

@@ -1,21 +1,48 @@
 #pragma once
-// defines: save_model, read_model_spec, load_weights — a model directory in Hugging Face form.
+// defines: ModelSource, read_model_spec, load_weights, save_model — a model directory in Hugging Face form.
 
-#include <functional>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "store/host_store.h"
 
 namespace megatrain {
 
-/// Writes config.json and model.safetensors (fp32, the exact master weights) into `directory`, which must
-/// exist; `extra(directory)` lies with the caller (tokenizer). transformers loads the result.
-void save_model(const std::string& directory, const Model& model, const HostStore& store,
-                const ProgressFn& progress = {});
+/// What an imported directory looked like, so that the export looks the same. Everything is kept in memory:
+/// the directory may be overwritten meanwhile.
+struct ModelSource {
+  struct Home {
+    std::string dtype;  ///< F32, BF16 or F16
+    int shard = 0;
+  };
+  std::string config;                                        ///< config.json
+  std::vector<std::pair<std::string, std::string>> carried;  ///< tokenizer, generation and licence files
+  std::vector<std::string> shards;                           ///< file names of the weights
+  std::map<std::string, Home> tensors;                       ///< by the name in the file
+  bool has_tokenizer() const;
+};
+
 /// Reads config.json. A field that changes the maths and is not supported is refused by name.
 ModelSpec read_model_spec(const std::string& directory);
-/// Fills the store from model.safetensors. Missing, unknown and mis-shaped tensors are named.
-void load_weights(const std::string& directory, const Model& model, HostStore& store,
-                  const ProgressFn& progress = {});
+/// The same from the text of a config.json; `where` starts the errors.
+ModelSpec parse_model_spec(const std::string& config, const std::string& where);
+
+/// Fills the store from model.safetensors or its shards, `threads` at a time, in pieces of a few MiB.
+/// Missing, unknown and mis-shaped tensors are named before anything is read.
+ModelSource load_weights(const std::string& directory, const Model& model, HostStore& store, int threads,
+                         const ProgressFn& progress = {});
+
+struct ExportOptions {
+  const ModelSource* source =
+      nullptr;        ///< names, dtypes, shards and files to keep; null: fp32, our own names
+  std::string dtype;  ///< F32, BF16 or F16 for all tensors; empty: as the source has them
+  int threads = 1;
+};
+/// Writes config.json, the weights (an index too when there are several shards) and the source's other files
+/// into `directory`, which must exist. transformers loads the result. A tied head is written once.
+void save_model(const std::string& directory, const Model& model, const HostStore& store,
+                const ExportOptions& options, const ProgressFn& progress = {});
 
 }  // namespace megatrain

@@ -67,17 +67,17 @@ void HostStore::initialize(uint64_t seed, ThreadPool& pool, const ProgressFn& pr
     }
 }
 
-void HostStore::set_parameter(int unit, const Parameter& p, const float* values) {
+void HostStore::set_range(int unit, const Parameter& p, int64_t first, int64_t count, const float* values) {
   const UnitState& s = units_[static_cast<size_t>(unit)];
-  for (int64_t i = 0; i < p.numel; ++i) {
+  for (int64_t i = 0, at = p.offset + first; i < count; ++i, ++at) {
     const SplitFloat f = split_float(values[i]);
-    s.hi[p.offset + i] = f.hi, s.lo[p.offset + i] = f.lo;
+    s.hi[at] = f.hi, s.lo[at] = f.lo;
   }
 }
 
-void HostStore::get_parameter(int unit, const Parameter& p, float* values) const {
+void HostStore::get_range(int unit, const Parameter& p, int64_t first, int64_t count, float* values) const {
   const UnitState& s = units_[static_cast<size_t>(unit)];
-  for (int64_t i = 0; i < p.numel; ++i) values[i] = join_float(s.hi[p.offset + i], s.lo[p.offset + i]);
+  for (int64_t i = 0, at = p.offset + first; i < count; ++i, ++at) values[i] = join_float(s.hi[at], s.lo[at]);
 }
 
 }  // namespace megatrain

@@ -37,9 +37,15 @@ class HostStore {
 
   /// N(0, std) and constants as the layout says; the same numbers for any thread count.
   void initialize(uint64_t seed, ThreadPool& pool, const ProgressFn& progress = {});
-  /// Copies a parameter in from, or out to, fp32.
-  void set_parameter(int unit, const Parameter& p, const float* values);
-  void get_parameter(int unit, const Parameter& p, float* values) const;
+  /// Copies a parameter in from, or out to, fp32: all of it, or elements [first, first + count).
+  void set_parameter(int unit, const Parameter& p, const float* values) {
+    set_range(unit, p, 0, p.numel, values);
+  }
+  void get_parameter(int unit, const Parameter& p, float* values) const {
+    get_range(unit, p, 0, p.numel, values);
+  }
+  void set_range(int unit, const Parameter& p, int64_t first, int64_t count, const float* values);
+  void get_range(int unit, const Parameter& p, int64_t first, int64_t count, float* values) const;
 
  private:
   Device& device_;

@@ -1,0 +1,12 @@
+#pragma once
+// defines: parse_json — the one way untrusted JSON comes in.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace megatrain {
+
+/// Parses `text`; nesting deeper than 64 and malformed text throw an Error that starts with `where`.
+nlohmann::json parse_json(const std::string& text, const std::string& where);
+
+}  // namespace megatrain
