@@ -91,7 +91,7 @@ TEST_F(Cli, SameCommandSameModel) {
 TEST_F(Cli, CtrlCSavesAndSaysHowToGoOn) {
   const std::string command =
       megatrain_command("train " + config + " --num-steps 100000000 --log-interval 1000000");
-  const CommandResult r = run_command("timeout --preserve-status -s INT 2 " + command);
+  const CommandResult r = run_command("timeout --foreground --preserve-status -s INT 2 " + command);
   EXPECT_EQ(r.exit_code, 0) << r.output;
   EXPECT_NE(r.output.find("--init-from " + d.file("out/model")), std::string::npos) << r.output;
   EXPECT_TRUE(std::filesystem::exists(d.file("out/model/model.safetensors")));

@@ -79,7 +79,12 @@ TEST(Bpe, DamagedFilesAreRefused) {
   for (
       const char* text :
       {"", "[]", "{", R"({"model":{"type":"WordPiece"}})",
-       R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
+       R"({"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
+       R"({"pre_tokenizer":{"type":"Bert"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
+       R"({"normalizer":{"type":"Bert"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
+       R"({"post_processor":{"type":"Bert"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})",
+       R"({"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}})",
+       R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}})",
        R"({"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}})"}) {
     d.write("tokenizer.json", text);
     EXPECT_THROW(load_bpe_tokenizer(d.path), Error) << text;

@@ -1,5 +1,5 @@
 #pragma once
-// defines: Tokenizer and its makers — byte, char and GPT-2 byte-level BPE.
+// defines: Tokenizer and its makers — byte, char and the BPE tokenizers of Hugging Face directories.
 
 #include <cstdint>
 #include <functional>
@@ -17,6 +17,12 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;
   /// Id that ends a document, or -1.
   virtual int32_t end_of_text() const { return -1; }
+  /// Id of a token by its written form, or -1.
+  virtual int32_t find(const std::string&) const { return -1; }
+  /// Control tokens, which a text shown to people leaves out.
+  virtual bool is_special(int32_t) const { return false; }
+  /// With what the tokenizer puts around a text for the model (Llama's <s>).
+  virtual std::vector<int32_t> with_special_tokens(const std::vector<int32_t>& ids) const { return ids; }
   /// Appends the ids of `text`. `progress` (may be empty) is told bytes done. Throws Error for text the
   /// vocabulary cannot express.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids,
@@ -30,9 +36,12 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 /// Vocabulary = the sorted code points of `text` (nanoGPT's shakespeare_char).
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text);
-/// GPT-2's byte-level BPE from tokenizer.json, or from a directory with tokenizer.json or with vocab.json
-/// and merges.txt.
+/// Hugging Face's tokenizer.json (BPE: byte-level as GPT-2, Llama 3, Qwen; or SentencePiece-like as Llama 2,
+/// Mistral), or a directory with it or with GPT-2's vocab.json and merges.txt. Gives the same ids as the
+/// tokenizers package; what it does not understand it refuses.
 std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::string& path);
+/// The same from the text of a tokenizer.json; `where` starts the errors.
+std::unique_ptr<Tokenizer> parse_tokenizer(const std::string& tokenizer_json, const std::string& where);
 /// The tokenizer saved in a data or model directory; null if there is none.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 

@@ -1,0 +1,241 @@
+// tokenizer.json of Hugging Face's tokenizers (BPE models): normalizer, added tokens, pre-tokenizer, BPE,
+// post-processor. What is not understood is refused when the file is read, never skipped.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+#include "data/bpe/added_tokens.h"
+#include "data/bpe/bpe_model.h"
+#include "data/bpe/normalizer.h"
+#include "data/bpe/pre_tokenizer.h"
+#include "data/tokenizer.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace fs = std::filesystem;
+
+namespace megatrain {
+namespace {
+
+constexpr const char* kFiles[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "chat_template.jinja"};
+constexpr size_t kCachedBytes = 48;  // longer pieces seldom come twice
+
+/// Ids of pieces seen before; one place per hash, so its size is fixed.
+class PieceCache {
+ public:
+  explicit PieceCache(size_t text_bytes) : entries_(text_bytes > (64 << 10) ? 1 << 16 : 1 << 8) {}
+  template <class F>
+  void encode(std::string_view piece, std::vector<int32_t>& ids, F&& compute) {
+    if (piece.size() > kCachedBytes) return compute(piece, ids);
+    Entry& e = entries_[std::hash<std::string_view>()(piece) & (entries_.size() - 1)];
+    if (!e.filled || e.key != piece) {
+      e.filled = true, e.key = piece;
+      e.ids.clear();
+      compute(piece, e.ids);
+    }
+    ids.insert(ids.end(), e.ids.begin(), e.ids.end());
+  }
+
+ private:
+  struct Entry {
+    bool filled = false;
+    std::string key;
+    std::vector<int32_t> ids;
+  };
+  std::vector<Entry> entries_;
+};
+
+void check_utf8(std::string_view text) {
+  for (size_t at = 0, n; at < text.size(); at += n) {
+    const bool ascii = static_cast<unsigned char>(text[at]) < 0x80;
+    n = ascii ? 1 : next_code_point(text, at);
+    if (n == 0) fail(fmt::format("tokenizer: byte {} of the text is not valid UTF-8", at));
+  }
+}
+
+class HfTokenizer : public Tokenizer {
+ public:
+  HfTokenizer(const nlohmann::json& j, std::string where,
+              std::vector<std::pair<std::string, std::string>> files)
+      : where_(std::move(where)),
+        files_(std::move(files)),
+        normalizer_(part(j, "normalizer"), where_),
+        pre_tokenizer_(part(j, "pre_tokenizer"), where_),
+        added_(j.value("added_tokens", nlohmann::json::array()), normalizer_, where_),
+        model_(j.at("model"), pre_tokenizer_.byte_level(), where_),
+        tokens_(model_.tokens()) {
+    for (const AddedTokens::Token& t : added_.all()) {
+      if (static_cast<size_t>(t.id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(t.id) + 1);
+      tokens_[static_cast<size_t>(t.id)] = t.content;
+    }
+    if (!pre_tokenizer_.byte_level()) show_spaces();
+    read_post_processor(part(j, "post_processor"), 0);
+    end_of_text_ = find("<|endoftext|>");
+    for (const auto& [name, content] : files_)
+      if (name == "tokenizer_config.json") read_config(content);
+  }
+
+  std::string kind() const override { return "bpe"; }
+  int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
+  int32_t end_of_text() const override { return end_of_text_; }
+  bool is_special(int32_t id) const override { return added_.is_special(id); }
+
+  int32_t find(const std::string& token) const override {
+    const AddedTokens::Token* t = added_.find(token);
+    return t ? t->id : model_.find(token);
+  }
+
+  void encode(std::string_view text, std::vector<int32_t>& ids,
+              const std::function<void(size_t)>& progress) const override {
+    check_utf8(text);
+    PieceCache cache(text.size());
+    auto token = [&](int32_t id) { ids.push_back(id); };
+    added_.split(text, false, token, [&](std::string_view rest) {
+      const bool first = rest.data() == text.data();
+      if (normalizer_.identity()) return normalised(rest, first, cache, ids, progress, text);
+      const std::string changed = normalizer_(std::string(rest));
+      normalised(changed, first, cache, ids, {}, text);
+    });
+  }
+
+  std::string decode(int32_t id) const override {
+    return id >= 0 && id < vocab_size() ? tokens_[static_cast<size_t>(id)] : "";
+  }
+
+  std::vector<int32_t> with_special_tokens(const std::vector<int32_t>& ids) const override {
+    std::vector<int32_t> out = before_;
+    out.insert(out.end(), ids.begin(), ids.end());
+    out.insert(out.end(), after_.begin(), after_.end());
+    return out;
+  }
+
+  void save(const std::string& directory) const override {
+    for (const auto& [name, content] : files_) write_file_atomically(directory + "/" + name, content);
+  }
+
+ private:
+  static nlohmann::json part(const nlohmann::json& j, const char* key) {
+    return j.contains(key) ? j[key] : nlohmann::json();
+  }
+
+  void normalised(std::string_view text, bool first, PieceCache& cache, std::vector<int32_t>& ids,
+                  const std::function<void(size_t)>& progress, std::string_view whole) const {
+    size_t pieces = 0;
+    auto encode_piece = [&](std::string_view piece) {
+      cache.encode(piece, ids, [&](std::string_view p, std::vector<int32_t>& out) { model_.encode(p, out); });
+      if (progress && ++pieces % 200000 == 0) progress(static_cast<size_t>(piece.data() - whole.data()));
+    };
+    added_.split(
+        text, true, [&](int32_t id) { ids.push_back(id); },
+        [&](std::string_view rest) {
+          pre_tokenizer_(rest, first && rest.data() == text.data(), encode_piece);
+        });
+  }
+
+  // SentencePiece writes spaces as U+2581.
+  void show_spaces() {
+    const std::string mark = "\u2581";
+    for (std::string& t : tokens_)
+      for (size_t at = 0; (at = t.find(mark, at)) != std::string::npos;) t.replace(at, mark.size(), " ");
+  }
+
+  void read_post_processor(const nlohmann::json& p, int depth) {
+    if (p.is_null() || depth > 4) return;
+    const std::string type = p.at("type");
+    if (type == "Sequence") {
+      for (const auto& q : p.at("processors")) read_post_processor(q, depth + 1);
+    } else if (type == "TemplateProcessing") {
+      read_template(p);
+    } else if (type != "ByteLevel") {  // ByteLevel moves offsets only
+      fail(fmt::format("{}: post_processor: type '{}' is not supported", where_, type.substr(0, 60)));
+    }
+  }
+
+  void read_template(const nlohmann::json& p) {
+    bool seen = false;
+    for (const auto& item : p.at("single")) {
+      if (item.contains("Sequence")) {
+        seen = true;
+        continue;
+      }
+      const std::string name = item.at("SpecialToken").at("id");
+      for (const auto& id : p.at("special_tokens").at(name).at("ids"))
+        (seen ? after_ : before_).push_back(id.get<int32_t>());
+    }
+  }
+
+  void read_config(const std::string& text) {
+    const nlohmann::json j = parse_json(text, where_ + ": tokenizer_config.json");
+    if (!j.is_object() || !j.contains("eos_token")) return;
+    const auto& eos = j["eos_token"];
+    const std::string name = eos.is_string()   ? eos.get<std::string>()
+                             : eos.is_object() ? eos.value("content", "")
+                                               : "";
+    if (const int32_t id = find(name); id >= 0) end_of_text_ = id;
+  }
+
+  std::string where_;
+  std::vector<std::pair<std::string, std::string>> files_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  AddedTokens added_;
+  BpeModel model_;
+  std::vector<std::string> tokens_;
+  std::vector<int32_t> before_, after_;  // by the post-processor
+  int32_t end_of_text_ = -1;
+};
+
+// vocab.json and merges.txt alone: GPT-2's tokenizer.
+nlohmann::json from_vocab_and_merges(const std::string& directory) {
+  nlohmann::json merges = nlohmann::json::array();
+  std::istringstream lines(read_text_file(directory + "/merges.txt"));
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (!line.empty() && line.rfind("#version", 0) != 0) merges.push_back(line);
+  }
+  const std::string path = directory + "/vocab.json";
+  nlohmann::json j;
+  j["model"] = {{"type", "BPE"}, {"merges", std::move(merges)}};
+  j["model"]["vocab"] = parse_json(read_text_file(path), path);
+  j["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  const auto end = j["model"]["vocab"].find("<|endoftext|>");
+  if (end != j["model"]["vocab"].end())
+    j["added_tokens"] = {{{"id", *end}, {"content", "<|endoftext|>"}, {"special", true}}};
+  return j;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> parse_tokenizer(const std::string& tokenizer_json, const std::string& where) {
+  try {
+    const nlohmann::json j = parse_json(tokenizer_json, where);
+    if (!j.is_object() || !j.contains("model")) fail(where + ": is not a tokenizer.json");
+    return std::make_unique<HfTokenizer>(
+        j, where, std::vector{std::pair<std::string, std::string>{"tokenizer.json", tokenizer_json}});
+  } catch (const nlohmann::json::exception& e) {
+    fail(fmt::format("{}: malformed tokenizer ({})", where, std::string(e.what()).substr(0, 200)));
+  }
+}
+
+std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::string& path) {
+  if (!fs::is_directory(path)) return parse_tokenizer(read_text_file(path), path);
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const char* name : kFiles)
+    if (fs::exists(path + "/" + name)) files.emplace_back(name, read_text_file(path + "/" + name));
+  try {
+    const std::string file = path + "/tokenizer.json";
+    const nlohmann::json j =
+        fs::exists(file) ? parse_json(read_text_file(file), file) : from_vocab_and_merges(path);
+    if (!j.is_object() || !j.contains("model")) fail(file + ": is not a tokenizer.json");
+    return std::make_unique<HfTokenizer>(j, path, std::move(files));
+  } catch (const nlohmann::json::exception& e) {
+    fail(fmt::format("{}: malformed tokenizer ({})", path, std::string(e.what()).substr(0, 200)));
+  }
+}
+
+}  // namespace megatrain
