@@ -1,6 +1,7 @@
 // Parity with PyTorch/transformers in fp32: logits, loss, every gradient, ten AdamW steps.
 #include <gtest/gtest.h>
 
+#include "engine/generator.h"
 #include "golden.h"
 
 namespace megatrain {
@@ -93,6 +94,65 @@ TEST_P(Parity, Logits) {
       const float* w = want.data() + (b * golden.seq_len + position) * v;
       EXPECT_LE(relative_error(got, {w, w + v}), kTolerance);
     }
+  }
+}
+
+// Prompts of different lengths, in pieces, then token by token: the cache gives what the whole window gives.
+TEST_P(Parity, GenerationWithACache) {
+  if (golden.spec.rope.type == "dynamic") GTEST_SKIP() << "its angles depend on the length of the window";
+  StepPlan plan = golden.plan(golden.batch);
+  plan.training = false, plan.cache_capacity = golden.seq_len, plan.seq_len = 4;
+  Engine engine(*device, *golden.model, store, plan, {});
+  Generator generator(engine);
+  const auto want = golden.values("logits");
+  const int32_t* tokens = golden.ints("tokens", 0);
+  const int64_t v = golden.spec.vocab_size;
+  for (int64_t b = 0; b < golden.batch; ++b)
+    generator.set(b, {tokens + b * golden.seq_len, tokens + b * golden.seq_len + 1 + 3 * b});
+  for (int64_t step = 0; step < 6; ++step) {
+    const float* logits = generator.next_logits();
+    for (int64_t b = 0; b < golden.batch; ++b) {
+      const int64_t position = 3 * b + step;
+      const std::vector<float> got(logits + b * v, logits + (b + 1) * v);
+      const float* w = want.data() + (b * golden.seq_len + position) * v;
+      EXPECT_LE(relative_error(got, {w, w + v}), kTolerance) << "sequence " << b << " position " << position;
+      generator.append(b, tokens[b * golden.seq_len + position + 1]);
+    }
+  }
+  // A prompt that shares its start with what is cached, and one that does not.
+  generator.set(0, {tokens, tokens + 9});
+  generator.set(1, {tokens, tokens + 12});
+  const float* logits = generator.next_logits();
+  for (int64_t b = 0; b < 2; ++b) {
+    const float* w = want.data() + (b == 0 ? 8 : 11) * v;
+    EXPECT_LE(relative_error({logits + b * v, logits + (b + 1) * v}, {w, w + v}), kTolerance);
+  }
+}
+
+TEST(Generation, GoesOnBeyondTheCache) {
+  const Golden golden("llama3_tied");
+  const auto device = test_device();
+  HostStore store(*device, *golden.model, true);
+  golden.load(store);
+  StepPlan plan = golden.plan(1);
+  plan.training = false, plan.cache_capacity = 8, plan.seq_len = 3, plan.batch = 1;
+  Engine engine(*device, *golden.model, store, plan, {});
+  Generator generator(engine);
+  const int32_t* tokens = golden.ints("tokens", 0);
+  generator.set(0, {tokens, tokens + 3});
+  const int64_t v = golden.spec.vocab_size;
+  for (int64_t n = 3; n < 19; ++n) {
+    const float* logits = generator.next_logits();
+    const std::vector<float> got(logits, logits + v);
+    for (float x : got) ASSERT_TRUE(std::isfinite(x));
+    if (n == 9) {  // outgrown: the last four tokens, as if they were all
+      Engine other(*device, *golden.model, store, plan, {});
+      Generator fresh(other);
+      fresh.set(0, {tokens + 5, tokens + 9});
+      const float* w = fresh.next_logits();
+      EXPECT_LE(relative_error(got, {w, w + v}), 1e-5);
+    }
+    generator.append(0, tokens[n]);
   }
 }
 

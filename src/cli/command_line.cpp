@@ -66,7 +66,13 @@ void add_machine(CLI::App* sub, MachineOptions& m) {
 void add_generate(CLI::App& app, std::string& directory, GenerateOptions& o, MachineOptions& m, int& result) {
   CLI::App* sub = app.add_subcommand("generate", "Continue a prompt with a saved model");
   sub->add_option("model", directory, "model directory")->required();
-  sub->add_option("-p,--prompt", o.prompt, "text to continue")->required();
+  sub->add_option("-p,--prompt", o.prompts, "text to continue; several are continued side by side")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sub->add_option("--prompts-file,--prompts_file", o.prompt_file, "file with one prompt a line");
+  sub->add_flag("--chat", o.chat,
+                "prompts are what a user says (the model's chat template); without one: a conversation");
+  sub->add_option("--system", o.system, "system message of a chat");
   sub->add_option("-n,--max-tokens", o.max_tokens, "tokens to add")->capture_default_str();
   sub->add_option("-t,--temperature", o.temperature, "0: the most likely token")
       ->capture_default_str()
@@ -77,6 +83,17 @@ void add_generate(CLI::App& app, std::string& directory, GenerateOptions& o, Mac
   sub->add_option("--top-p", o.top_p, "keep the most likely tokens up to this probability")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--min-p", o.min_p,
+                  "keep tokens of at least this share of the most likely one's probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--repetition-penalty,--repetition_penalty", o.repetition_penalty,
+                  "above 1: repeats are less likely")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--stop", o.stop, "text that ends the answer; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_option("--seed", o.seed, "same seed, same text")->capture_default_str();
   add_machine(sub, m);
   sub->callback([&] { result = run_generate(directory, o, m); });

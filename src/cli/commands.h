@@ -2,6 +2,7 @@
 // defines: the commands behind `megatrain train|generate|eval|prepare`. Each returns an exit code.
 
 #include "cli/config.h"
+#include "cli/generate.h"
 #include "cli/session.h"
 
 namespace megatrain {

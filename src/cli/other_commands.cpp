@@ -1,4 +1,4 @@
-// generate, eval, prepare.
+// eval, prepare.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,14 +16,6 @@ namespace fs = std::filesystem;
 
 namespace megatrain {
 namespace {
-
-Session load_session(const std::string& directory, const PlanRequest& request,
-                     const MachineOptions& machine) {
-  Session s = Session::plan_for(read_model_spec(directory), request, machine);
-  s.allocate();
-  load_weights(directory, *s.model, *s.store, s.threads, show_progress("loading weights"));
-  return s;
-}
 
 // Cuts at a code point, as nanoGPT's prepare.py does with its n * 0.9 characters.
 size_t split_point(const std::string& text, double val_fraction) {
@@ -61,19 +53,6 @@ int64_t encode_to(const Tokenizer& tokenizer, std::string_view text, const std::
 }
 
 }  // namespace
-
-int run_generate(const std::string& directory, const GenerateOptions& options,
-                 const MachineOptions& machine) {
-  watch_interrupts();
-  const auto tokenizer = load_tokenizer(directory);
-  if (!tokenizer)
-    fail(directory + ": has no tokenizer (meta.json, tokenizer.json, or vocab.json and merges.txt)");
-  PlanRequest request;
-  request.batch = 1, request.seq_len = 1, request.training = false;
-  Session session = load_session(directory, request, machine);
-  generate_text(session, *tokenizer, options, machine);
-  return interrupted() ? 130 : 0;
-}
 
 int run_eval(const EvalOptions& o, const MachineOptions& machine) {
   watch_interrupts();

@@ -7,20 +7,18 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <numeric>
 
 #include "core/error.h"
-#include "core/rng.h"
 #include "core/units.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/host_memory.h"
+#include "io/hf_model.h"
 #include "ops/cpu/gemm_tile.h"
 #include "ops/cpu/kernels.h"
 
 namespace megatrain {
 namespace {
 
-constexpr uint64_t kSampleStream = uint64_t{1} << 43;
 volatile std::sig_atomic_t interrupt_count = 0;
 
 void on_interrupt(int signal) {
@@ -46,6 +44,14 @@ bool interrupted() {
 void watch_interrupts() {
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
+}
+
+Session load_session(const std::string& directory, const PlanRequest& request,
+                     const MachineOptions& machine) {
+  Session s = Session::plan_for(read_model_spec(directory), request, machine);
+  s.allocate();
+  load_weights(directory, *s.model, *s.store, s.threads, show_progress("loading weights"));
+  return s;
 }
 
 Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const MachineOptions& machine) {
@@ -117,60 +123,6 @@ Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches) 
   }
   result.loss /= static_cast<double>(std::max<int64_t>(result.tokens, 1));
   return result;
-}
-
-int32_t sample_token(const float* logits, int64_t vocab, const SamplingOptions& o, uint64_t draw) {
-  std::vector<int32_t> order(static_cast<size_t>(vocab));
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-  if (o.temperature <= 0) return order[0];
-  auto keep = static_cast<size_t>(o.top_k > 0 ? std::min(o.top_k, vocab) : vocab);
-  std::vector<double> p(keep);
-  double total = 0;
-  for (size_t i = 0; i < keep; ++i)
-    total += p[i] = std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / o.temperature);
-  double kept = 0;
-  for (size_t i = 0; i < keep; ++i) {
-    kept += p[i];
-    if (kept >= o.top_p * total) keep = i + 1;
-  }
-  double u = random_uniform(static_cast<uint64_t>(o.seed), kSampleStream, draw) * kept;
-  for (size_t i = 0; i < keep; ++i)
-    if ((u -= p[i]) <= 0) return order[i];
-  return order[keep - 1];
-}
-
-void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& o,
-                   const MachineOptions& machine) {
-  std::vector<int32_t> ids;
-  tokenizer.encode(o.prompt, ids);
-  if (ids.empty()) fail("prompt: is empty; give at least one character to continue");
-  const int64_t vocab = session.model->spec().vocab_size;
-  if (tokenizer.vocab_size() > vocab)
-    fail(fmt::format("the tokenizer has {} tokens, the model {}; they do not belong together",
-                     tokenizer.vocab_size(), vocab));
-  PlanRequest request;
-  request.batch = 1, request.training = false;
-  request.seq_len = std::min(session.model->spec().max_position_embeddings,
-                             static_cast<int64_t>(ids.size()) + o.max_tokens);
-  const MemoryPlan plan = Session::plan_for(session.model->spec(), request, machine).plan;
-  Engine engine(*session.device, *session.model, *session.store, plan.step, {});
-  const auto window = static_cast<size_t>(request.seq_len);
-  fmt::print("{}", o.prompt);
-  for (int64_t n = 0; n < o.max_tokens && !interrupted(); ++n) {
-    std::vector<int32_t> context(window, 0);
-    const size_t used = std::min(ids.size(), window);
-    std::copy(ids.end() - static_cast<std::ptrdiff_t>(used), ids.end(), context.begin());
-    const float* logits = engine.logits(context.data(), static_cast<int64_t>(used) - 1);
-    const int32_t next =
-        sample_token(logits, std::min(vocab, tokenizer.vocab_size()), o, static_cast<uint64_t>(n));
-    if (next == tokenizer.end_of_text()) break;
-    ids.push_back(next);
-    fmt::print("{}", tokenizer.decode(next));
-    std::fflush(stdout);
-  }
-  fmt::print("\n");
 }
 
 }  // namespace megatrain

@@ -39,29 +39,15 @@ struct Session {
   std::string summary() const;
 };
 
+/// A saved model, ready for evaluation or generation.
+Session load_session(const std::string& directory, const PlanRequest& request, const MachineOptions& machine);
+
 /// Mean loss over up to `max_batches` batches (0: all) of non-overlapping windows, the last one partial.
 struct Evaluation {
   double loss = 0;
   int64_t tokens = 0;
 };
 Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches);
-
-/// How to choose the next token.
-struct SamplingOptions {
-  double temperature = 1.0;  ///< 0: the most likely token
-  int64_t top_k = 0;         ///< 0: all
-  double top_p = 1.0;
-  int64_t seed = 1337;
-};
-int32_t sample_token(const float* logits, int64_t vocab_size, const SamplingOptions& options, uint64_t draw);
-
-struct GenerateOptions : SamplingOptions {
-  std::string prompt;
-  int64_t max_tokens = 200;
-};
-/// Prints prompt and continuation as they come. Stops at end-of-text. `session` must be allocated.
-void generate_text(Session& session, const Tokenizer& tokenizer, const GenerateOptions& options,
-                   const MachineOptions& machine);
 
 /// Prints "  what: 40%" on stderr at most every two seconds.
 ProgressFn show_progress(const std::string& what);

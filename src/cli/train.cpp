@@ -226,10 +226,9 @@ class Trainer {
     engine_.reset();
     fmt::print("\n--- sample ---\n");
     GenerateOptions g;
-    g.prompt = c_.sample_prompt, g.max_tokens = c_.sample_tokens, g.temperature = 0.8, g.seed = c_.seed;
+    g.prompts = {c_.sample_prompt}, g.max_tokens = c_.sample_tokens, g.temperature = 0.8, g.seed = c_.seed;
     MachineOptions machine = machine_of(c_);
-    machine.micro_batch = 0;
-    generate_text(session_, *tokenizer_, g, machine);
+    print_sample(session_, *tokenizer_, g, machine);
   }
 
   struct Window {

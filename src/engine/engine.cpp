@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -48,7 +49,7 @@ void Engine::place_buffers() {
   if (const int w = buffers_.workspace(); w >= 0)
     device_.ops().set_workspace(memory_[static_cast<size_t>(w)],
                                 buffers_.list()[static_cast<size_t>(w)].bytes);
-  host_tokens_ = static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 8));
+  host_tokens_ = static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 8 + plan_.batch * 4));
 }
 
 Schedule Engine::build(int kind, bool pending) const {
@@ -162,6 +163,31 @@ const float* Engine::logits(const int32_t* tokens, int64_t position) {
   logits_position_ = position;
   const std::vector<int32_t> no_targets(static_cast<size_t>(plan_.batch * plan_.seq_len), -1);
   set_batch(tokens, no_targets.data());
+  return run_logits();
+}
+
+const float* Engine::decode(const int32_t* tokens, int64_t count, const int32_t* past) {
+  const int64_t b = plan_.batch, n = b * count;
+  if (plan_.cache_capacity == 0 || count < 1 || count > plan_.seq_len)
+    throw std::logic_error("decode: no cache, or more tokens than planned");
+  // tokens, then positions, then past, as load_tokens and micro_batch() expect them
+  std::memcpy(host_tokens_, tokens, static_cast<size_t>(n) * 4);
+  for (int64_t i = 0; i < n; ++i)  // padding may run over the end
+    host_tokens_[n + i] =
+        static_cast<int32_t>(std::min(past[i / count] + i % count, plan_.cache_capacity - 1));
+  std::memcpy(host_tokens_ + 2 * n, past, static_cast<size_t>(b) * 4);
+  logits_position_ = count - 1;
+  decode_count_ = count;
+  const float* logits = run_logits();
+  decode_count_ = 0;
+  return logits;
+}
+
+const double* Engine::losses() const {
+  return static_cast<const double*>(memory_[static_cast<size_t>(buffers_.host_results())]);
+}
+
+const float* Engine::run_logits() {
   run(cached(kLogits, false), nullptr);
   const auto* r = static_cast<const double*>(memory_[static_cast<size_t>(buffers_.host_results())]);
   return reinterpret_cast<const float*>(r + plan_.micro_batches() + model_.unit_count());

@@ -48,9 +48,16 @@ class Engine {
   void finish_update();
   /// Sum of losses over the batch's target tokens, without dropout.
   double evaluate(const int32_t* tokens, const int32_t* targets);
+  /// The loss sum of each micro-batch of the last evaluate() (with micro-batches of one: of each sequence).
+  const double* losses() const;
   /// logits [sequences, V] (host memory, valid until the next call) of one position; needs a plan with
   /// training = false and one micro-batch.
   const float* logits(const int32_t* tokens, int64_t position);
+  /// Generation, with a plan that has a cache: `count` (at most seq_len) tokens of each sequence, [batch,
+  /// count], that follow the past[b] tokens which the cache holds of sequence b. Their keys and values are
+  /// kept. Returns logits [batch, V] of the last token, as logits() does. Tokens beyond a sequence's end are
+  /// padding: what they leave in the cache is overwritten by the next call, if past says so.
+  const float* decode(const int32_t* tokens, int64_t count, const int32_t* past);
 
   /// Runs a schedule of the caller's making over this engine's buffers (experiments, fault tests); returns
   /// the sum of losses. Not checked: the caller does that.
@@ -62,6 +69,7 @@ class Engine {
     return static_cast<const float*>(memory_[static_cast<size_t>(buffers_.host_gradient(unit))]);
   }
   const StepPlan& plan() const { return plan_; }
+  int64_t vocab_size() const { return model_.spec().vocab_size; }
   const StepBuffers& buffers() const { return buffers_; }
   const Arena& arena() const { return arena_; }
   /// Timeline and schedule of the last run.
@@ -78,6 +86,7 @@ class Engine {
 
   void place_buffers();
   Schedule build(int kind, bool pending) const;
+  const float* run_logits();
   const Schedule& cached(int kind, bool pending);
   void run(const Schedule& schedule, const StepSettings* settings);
   int64_t set_batch(const int32_t* tokens, const int32_t* targets);
@@ -98,6 +107,7 @@ class Engine {
   std::vector<bool> loaded_;                       // per unit: resident buffer holds the current weights
   PendingUpdate pending_;
   int64_t optimizer_steps_ = 0, target_tokens_ = 0, logits_position_ = 0;
+  int64_t decode_count_ = 0;  // tokens of a sequence in a decode(), 0: not in one
   std::map<std::vector<int>, Schedule> schedules_;
   const Schedule* last_ = nullptr;
   Timeline timeline_;

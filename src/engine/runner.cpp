@@ -34,12 +34,22 @@ void* Engine::Runner::memory(int buffer) const {
 
 MicroBatch Engine::Runner::micro_batch(int m) const {
   MicroBatch mb;
-  mb.batch = e_.plan_.sequences_of(m), mb.seq_len = e_.plan_.seq_len;
+  mb.batch = e_.plan_.sequences_of(m), mb.seq_len = seq_len();
   mb.first_sequence = m * e_.plan_.micro_batch;
   auto* data = static_cast<int32_t*>(memory(e_.buffers_.tokens(m)));
   mb.tokens = Tensor(data, DType::i32, {mb.tokens_count()});
   mb.targets = Tensor(data + mb.tokens_count(), DType::i32, {mb.tokens_count()});
+  if (e_.decode_count_ == 0) return mb;
+  mb.positions = mb.targets, mb.targets = {};
+  mb.past = Tensor(data + 2 * mb.tokens_count(), DType::i32, {mb.batch});
   return mb;
+}
+
+KvCache Engine::Runner::cache(int layer) const {
+  const AttentionShape a = e_.model_.spec().attention(e_.plan_.batch, seq_len(), layer);
+  return {Tensor(memory(e_.buffers_.cache(layer)), e_.plan_.compute,
+                 {e_.plan_.batch * e_.plan_.cache_rows(), 2 * a.kv_width()}),
+          e_.plan_.cache_rows()};
 }
 
 OpContext Engine::Runner::context(Stream& s) const {
@@ -70,7 +80,7 @@ Tensor Engine::Runner::whole_gradient(int u) const {
 Tensor Engine::Runner::activation(int layer, int m) const {
   return {memory(e_.buffers_.activation(layer, m)),
           e_.plan_.compute,
-          {e_.plan_.sequences_of(m) * e_.plan_.seq_len, e_.model_.spec().hidden_size}};
+          {e_.plan_.sequences_of(m) * seq_len(), e_.model_.spec().hidden_size}};
 }
 
 Tensor Engine::Runner::scalar(int buffer) const {
@@ -131,9 +141,12 @@ void Engine::Runner::compute(const Task& t, Stream& s) {
   switch (t.kind) {
     case TaskKind::embed_forward:
       return model.embedding().forward(ctx, weights(u), micro_batch(t.micro), activation(0, t.micro));
-    case TaskKind::block_forward:
+    case TaskKind::block_forward: {
+      const bool decoding = e_.decode_count_ > 0;
+      const KvCache kept = decoding ? cache(layer) : KvCache{};
       return model.block().forward(ctx, layer, weights(u), micro_batch(t.micro), activation(layer, t.micro),
-                                   activation(layer + 1, t.micro));
+                                   activation(layer + 1, t.micro), decoding ? &kept : nullptr);
+    }
     case TaskKind::head_loss:
     case TaskKind::head_eval:
     case TaskKind::head_logits:

@@ -13,7 +13,9 @@ class Engine::Runner {
 
  private:
   void* memory(int buffer) const;
+  int64_t seq_len() const { return e_.decode_count_ > 0 ? e_.decode_count_ : e_.plan_.seq_len; }
   MicroBatch micro_batch(int m) const;
+  KvCache cache(int layer) const;
   OpContext context(Stream& stream) const;
   UnitView weights(int u) const;
   UnitView gradient(int u) const;

@@ -102,7 +102,8 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
   auto tokens_of = [&](int64_t m) { return plan.sequences_of(m) * plan.seq_len; };
   tokens_ = static_cast<int>(list_.size());
   for (int64_t m = 0; m < micros; ++m)  // tokens and targets side by side
-    add("tokens of micro-batch " + std::to_string(m), "tokens", Place::device, tokens_of(m) * 8);
+    add("tokens of micro-batch " + std::to_string(m), "tokens", Place::device,
+        tokens_of(m) * 8 + (plan.cache_capacity > 0 ? plan.batch * 4 : 0));
   loss_ = static_cast<int>(list_.size());
   for (int64_t m = 0; m < micros; ++m)
     add("loss of micro-batch " + std::to_string(m), "results", Place::device, 8);
@@ -121,6 +122,13 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
     workspace_ =
         add("library workspace", "library workspace", Place::device,
             plan.workspace({spec.attention(b, t, 0), plan.compute, plan.training ? spec.dropout : 0}));
+  if (plan.cache_capacity > 0) {
+    cache_ = static_cast<int>(list_.size());
+    const AttentionShape a = spec.attention(b, t, 0);
+    for (int l = 0; l < layers_; ++l)
+      add("keys and values of block " + std::to_string(l), "key-value cache", Place::device,
+          plan.batch * plan.cache_rows() * 2 * a.kv_width() * size);
+  }
   if (!plan.training)
     logits_ = add("logits", "results", Place::device, plan.micro_batch * spec.vocab_size * 4);
   host_results_ =

@@ -19,9 +19,12 @@ struct StepPlan {
   bool resident_ends = false;  ///< untied embedding and head keep their own buffers too
   bool update_in_backward = false;  ///< optimize each unit as its gradient lands (needs no global norm)
   bool training = true;             ///< false: forward only (evaluation, generation)
+  int64_t cache_capacity = 0;  ///< generation: tokens whose keys and values are kept; one micro-batch then
   DType compute = DType::f32;
   int64_t (*workspace)(const OpShapes&) = nullptr;  ///< the device's workspace, null: none
 
+  /// Rows of the cache: padding behind a short sequence has a place too.
+  int64_t cache_rows() const { return cache_capacity + seq_len; }
   int64_t micro_batches() const { return (batch + micro_batch - 1) / micro_batch; }
   int64_t wave_size() const { return wave > 0 && wave < micro_batches() ? wave : micro_batches(); }
   int64_t waves() const { return (micro_batches() + wave_size() - 1) / wave_size(); }
@@ -57,6 +60,8 @@ class StepBuffers {
   int logits() const { return logits_; }
   int staging() const { return staging_; }
   int workspace() const { return workspace_; }
+  /// Keys and values of one block; -1 without a cache. Only the compute lane touches them.
+  int cache(int layer) const { return cache_ < 0 ? -1 : cache_ + layer; }
   /// Device bytes as the arena will hand them out.
   int64_t device_bytes() const;
   int64_t host_bytes() const;
@@ -74,7 +79,7 @@ class StepBuffers {
   int64_t wave_size_ = 0;
   bool training_ = true;
   int tokens_ = -1, loss_ = -1, norm_ = -1, host_results_ = -1, work_ = -1, logits_ = -1, staging_ = -1,
-      workspace_ = -1;
+      workspace_ = -1, cache_ = -1;
 };
 
 /// What the buffers hold when a schedule starts.

@@ -71,6 +71,11 @@ int64_t largest(int64_t low, int64_t high, F ok) {
   const StepBuffers b(model, p);
   const bool device_short = r.device_limit > 0 && b.device_bytes() > r.device_limit;
   const int64_t host = host_bytes(model, r, b, p) + (r.device_shares_host ? b.device_bytes() : 0);
+  if (device_short && p.cache_capacity > 0)
+    fail(fmt::format(
+        "not enough device memory: {} needed to generate {} sequences of up to {} tokens, {} allowed; "
+        "raise memory_limit, ask for fewer tokens, or give fewer prompts at a time",
+        gib(b.device_bytes()), p.batch, p.cache_capacity, gib(r.device_limit)));
   const std::string least =
       fmt::format("even with micro-batches of {} x {} tokens", p.micro_batch, p.seq_len);
   if (device_short)
@@ -160,6 +165,7 @@ MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   StepPlan p;
   p.batch = r.batch, p.seq_len = r.seq_len, p.update_in_backward = r.update_in_backward;
   p.training = r.training, p.compute = r.compute, p.workspace = r.workspace;
+  p.cache_capacity = r.cache_capacity;
   if (r.micro_batch > r.batch)
     fail(fmt::format("micro_batch: {} is more than batch_size {}; lower it or leave it at 0", r.micro_batch,
                      r.batch));
