@@ -100,15 +100,28 @@ void add_generate(CLI::App& app, std::string& directory, GenerateOptions& o, Mac
 }
 
 void add_eval(CLI::App& app, EvalOptions& o, MachineOptions& m, int& result) {
-  CLI::App* sub = app.add_subcommand("eval", "Loss and perplexity of a saved model over a whole .bin");
+  CLI::App* sub = app.add_subcommand("eval", "Perplexity of a saved model, or the likelihood of choices");
   sub->add_option("model", o.model_directory, "model directory")->required();
-  sub->add_option("data", o.data, "tokens, a .bin")->required();
+  sub->add_option(
+         "data", o.data,
+         ".bin of tokens, .txt, or .jsonl with {\"text\"} or {\"prompt\", \"choices\", \"answer\"} a line")
+      ->required();
   sub->add_option("--sequence-length,--sequence_length", o.sequence_length,
                   "window; 0: the model's positions")
       ->capture_default_str();
   sub->add_option("--batch-size,--batch_size", o.batch_size, "windows at a time")->capture_default_str();
+  sub->add_option("--stride", o.stride, "tokens between windows, which then overlap; 0: the window")
+      ->capture_default_str();
+  sub->add_flag("--per-document,--per_document", o.per_document, "print a line of JSON for each document");
   add_machine(sub, m);
   sub->callback([&] { result = run_eval(o, m); });
+}
+
+void add_info(CLI::App& app, std::string& directory, MachineOptions& m, int& result) {
+  CLI::App* sub = app.add_subcommand("info", "What a model directory holds and what training it needs");
+  sub->add_option("model", directory, "model directory")->required();
+  add_machine(sub, m);
+  sub->callback([&] { result = run_info(directory, m); });
 }
 
 void add_prepare(CLI::App& app, PrepareOptions& o, int& result) {
@@ -159,6 +172,7 @@ int run_command_line(int argc, char** argv) {
   add_train(app, train, result, command_line);
   add_generate(app, model_directory, generate, machine, result);
   add_eval(app, eval, machine, result);
+  add_info(app, model_directory, machine, result);
   add_prepare(app, prepare, result);
   try {
     app.parse(argc, argv);

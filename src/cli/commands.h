@@ -14,8 +14,14 @@ int run_generate(const std::string& model_directory, const GenerateOptions& opti
 struct EvalOptions {
   std::string model_directory, data;
   int64_t sequence_length = 0, batch_size = 8;
+  int64_t stride = 0;         ///< tokens between windows; 0: windows do not overlap
+  bool per_document = false;  ///< a line of JSON for each
 };
+/// Perplexity over a .bin, a text file or a JSONL with "text"; log-likelihoods of choices over a JSONL with
+/// "prompt" and "choices".
 int run_eval(const EvalOptions& options, const MachineOptions& machine);
+/// What a model directory holds and what training it needs.
+int run_info(const std::string& directory, const MachineOptions& machine);
 
 struct PrepareOptions {
   std::string input, out_dir, tokenizer = "char";

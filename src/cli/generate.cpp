@@ -1,6 +1,7 @@
 #include "cli/generate.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -80,6 +81,7 @@ ChatFormat needed_format(const std::string& directory) {
 }
 
 void report_speed(int64_t tokens, std::chrono::steady_clock::time_point start) {
+  if (!isatty(STDERR_FILENO)) return;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print(stderr, "{} tokens in {:.1f} s, {:.1f} tok/s\n", tokens, seconds,
              static_cast<double>(tokens) / std::max(seconds, 1e-9));

@@ -1,4 +1,4 @@
-// eval, prepare.
+// prepare.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,27 +53,6 @@ int64_t encode_to(const Tokenizer& tokenizer, std::string_view text, const std::
 }
 
 }  // namespace
-
-int run_eval(const EvalOptions& o, const MachineOptions& machine) {
-  watch_interrupts();
-  const ModelSpec spec = read_model_spec(o.model_directory);
-  const TokenFile file(o.data, spec.vocab_size);
-  if (o.batch_size < 1 || o.sequence_length < 0) fail("batch_size and sequence_length must be positive");
-  PlanRequest request;
-  request.training = false;
-  request.seq_len =
-      o.sequence_length > 0 ? o.sequence_length : std::min(spec.max_position_embeddings, file.size() - 1);
-  request.batch =
-      std::min(o.batch_size, (file.size() - 1 + request.seq_len - 1) / std::max<int64_t>(request.seq_len, 1));
-  if (file.size() < 2) fail(o.data + ": has no token to predict");
-  Session session = load_session(o.model_directory, request, machine);
-  const auto engine = session.make_engine(machine);
-  const Evaluation e = evaluate(*engine, file, 0);
-  if (interrupted()) return 130;
-  fmt::print("loss {:.4f}  perplexity {:.2f}  on all {} predicted tokens of {} (windows of {})\n", e.loss,
-             std::exp(e.loss), e.tokens, o.data, request.seq_len);
-  return 0;
-}
 
 int run_prepare(const PrepareOptions& o) {
   if (!(o.val_fraction >= 0 && o.val_fraction < 1)) fail("val_fraction: must be in [0, 1)");
