@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.h"
 #include "core/rng.h"
 #include "schedule/planner.h"
 #include "tiny.h"
@@ -190,6 +191,19 @@ TEST(Planner, SmallerMicroBatchesWhereEveryWaveIsDear) {
   const StepPlan dear_waves = plan_step(*model, r).step;
   EXPECT_LT(dear_waves.waves(), cheap_waves.waves());
   EXPECT_LT(dear_waves.micro_batch, cheap_waves.micro_batch);
+}
+
+TEST(Planner, OneWaveWhereTheHostHasNoRoomForGradients) {
+  const auto model = make_model(tiny_spec(6, false));
+  PlanRequest r;
+  r.batch = 8, r.seq_len = 16, r.micro_batch = 1, r.device_shares_host = false, r.update_in_backward = true;
+  r.device_limit = r.host_available = int64_t{1} << 30;
+  const MemoryPlan roomy = plan_step(*model, r);
+  ASSERT_EQ(roomy.step.waves(), 1);
+  r.host_available = roomy.host_bytes;  // several waves would need all gradients on the host
+  EXPECT_EQ(plan_step(*model, r).step.waves(), 1);
+  r.host_available = roomy.host_bytes - 1;
+  EXPECT_THROW(plan_step(*model, r), Error);
 }
 
 TEST(Schedule, FreesNeverPrecedeALaterReader) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -96,8 +97,7 @@ class Trainer {
     if (c_.init_from.empty())
       session_.store->initialize(static_cast<uint64_t>(c_.seed), pool, show_progress("initial weights"));
     else
-      source_ = load_weights(c_.init_from, *session_.model, *session_.store, session_.threads,
-                             show_progress("loading weights"));
+      import();
     engine_ = session_.make_engine(machine_of(c_));
     if (engine_->arena().used() != session_.plan.device_bytes)
       throw std::logic_error("the arena holds other than the memory table says");
@@ -107,6 +107,17 @@ class Trainer {
     tokens_.resize(static_cast<size_t>(c_.batch_size * c_.sequence_length));
     targets_.resize(tokens_.size());
     started_ = last_line_ = Clock::now();
+  }
+
+  void import() {
+    const Clock::time_point start = Clock::now();
+    source_ = load_weights(c_.init_from, *session_.model, *session_.store, session_.threads,
+                           show_progress("loading weights"));
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    fmt::print("weights: read from {} in {:.1f} s; store {}, most memory so far {}\n", c_.init_from,
+               seconds_since(start), format_bytes(static_cast<double>(session_.store->bytes())),
+               format_bytes(static_cast<double>(usage.ru_maxrss) * 1024));
   }
 
   double learning_rate() const {

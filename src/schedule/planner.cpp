@@ -90,7 +90,19 @@ int64_t largest(int64_t low, int64_t high, F ok) {
                   gib(host), least, gib(r.host_available)));
 }
 
-int64_t largest_wave(const Model& model, const PlanRequest& r, const StepPlan& p) {
+// One wave needs more of the device but, with updates in the backward, less of the host (no gradients wait
+// there), so either end may be the one that fits.
+bool fits_in_waves(const Model& model, const PlanRequest& r, StepPlan p) {
+  p.wave = 1;
+  if (fits(model, r, p)) return true;
+  p.wave = p.micro_batches();
+  return fits(model, r, p);
+}
+
+// Given that fits_in_waves().
+int64_t largest_wave(const Model& model, const PlanRequest& r, StepPlan p) {
+  p.wave = p.micro_batches();
+  if (fits(model, r, p)) return p.wave;
   return largest(1, p.micro_batches(), [&](int64_t w) {
     StepPlan q = p;
     q.wave = w;
@@ -114,15 +126,16 @@ StepPlan with_best_micro_batch(const Model& model, const PlanRequest& r, StepPla
       largest(1, std::clamp<int64_t>(r.micro_batch_tokens / r.seq_len, 1, r.batch), [&](int64_t b) {
         StepPlan q = p;
         q.micro_batch = b;
-        return fits(model, r, q);
+        return fits_in_waves(model, r, q);
       });
   StepPlan best;
   for (int64_t size = most; size > 0; size /= 2) {
     p.micro_batch = size, p.wave = 1;
     const int64_t count = p.micro_batches();
     p.micro_batch = (p.batch + count - 1) / count;
+    if (!fits_in_waves(model, r, p)) continue;
     p.wave = largest_wave(model, r, p);
-    if (size == most || step_cost(r, p) < step_cost(r, best)) best = p;
+    if (best.batch == 0 || step_cost(r, p) < step_cost(r, best)) best = p;
   }
   return best;
 }
@@ -172,7 +185,7 @@ MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   p.micro_batch = r.micro_batch > 0 ? r.micro_batch : 1;
   p.wave = 1;
   set_residency(model, p, r.residency == "resident" ? model.block_count() : 0);
-  if (!fits(model, r, p)) refuse(model, r, p);
+  if (!fits_in_waves(model, r, p)) refuse(model, r, p);
   if (r.micro_batch == 0)
     p = with_best_micro_batch(model, r, p);
   else

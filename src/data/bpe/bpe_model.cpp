@@ -13,8 +13,8 @@
 namespace megatrain {
 namespace {
 
-constexpr int64_t kMaxId = 10'000'000;
-constexpr size_t kShort = 64;  // symbols; beyond this the heap wins
+constexpr int64_t kMaxHoles = 1'000'000;  // ids without a token; a small file must not ask for much memory
+constexpr size_t kShort = 64;             // symbols; beyond this the heap wins
 
 std::string code_point(int c) {
   if (c < 0x80) return std::string(1, static_cast<char>(c));
@@ -100,7 +100,8 @@ void BpeModel::read_vocabulary(const nlohmann::json& model, bool byte_level) {
   for (size_t b = 0; b < 256; ++b) byte_of[table[b]] = static_cast<char>(b);
   for (const auto& [token, value] : model.at("vocab").items()) {
     const auto id = value.get<int64_t>();
-    if (id < 0 || id > kMaxId) fail(where_ + ": a token id is out of range");
+    if (id < 0 || id > static_cast<int64_t>(model["vocab"].size()) + kMaxHoles)
+      fail(where_ + ": a token id is out of range");
     if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(id) + 1);
     std::string& bytes = tokens_[static_cast<size_t>(id)];
     bytes = byte_level ? undo_byte_characters(token, byte_of) : token;

@@ -70,6 +70,8 @@ class HfTokenizer : public Tokenizer {
         model_(j.at("model"), pre_tokenizer_.byte_level(), where_),
         tokens_(model_.tokens()) {
     for (const AddedTokens::Token& t : added_.all()) {
+      if (static_cast<size_t>(t.id) > model_.tokens().size() + 1'000'000)
+        fail(where_ + ": the id of an added token is out of range");
       if (static_cast<size_t>(t.id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(t.id) + 1);
       tokens_[static_cast<size_t>(t.id)] = t.content;
     }
@@ -141,7 +143,8 @@ class HfTokenizer : public Tokenizer {
   void show_spaces() {
     const std::string mark = "\u2581";
     for (std::string& t : tokens_)
-      for (size_t at = 0; (at = t.find(mark, at)) != std::string::npos;) t.replace(at, mark.size(), " ");
+      for (size_t at = 0; (at = t.find(mark, at)) != std::string::npos;)
+        t.erase(at, mark.size() - 1), t[at] = ' ';
   }
 
   void read_post_processor(const nlohmann::json& p, int depth) {
