@@ -2,7 +2,7 @@
 """A Qwen2.5-7B-shaped model with random weights on the GPU machine: scripts/h200_qwen7b.py MEGATRAIN TOKENS [LAYERS]
 
 transformers makes and saves it (bf16, shards) and computes the loss of the first step's batch in bf16; megatrain
-imports it, trains ten steps, exports it; transformers reads the export and computes its loss. Prints one table.
+imports it, trains ten steps (STEPS), exports it; transformers reads the export and computes its loss. Prints one table.
 """
 import os
 import pathlib
@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 binary, tokens_path = sys.argv[1], sys.argv[2]
 layers = int(sys.argv[3]) if len(sys.argv) > 3 else 28
-T, B, STEPS = 2048, 32, 10
+T, B, STEPS = 2048, 32, int(os.environ.get("STEPS", 10))
 work = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))
 config = Qwen2Config(vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=layers, num_attention_heads=28,
                      num_key_value_heads=4, max_position_embeddings=32768, rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1e6),
@@ -74,7 +74,10 @@ exported = timed("export read by transformers", lambda: AutoModelForCausalLM.fro
 print(f"loss of the export by transformers: {batch_loss(exported):.4f}; files {sorted(os.listdir(work / 'out' / 'model'))}", flush=True)
 del exported
 free()
-generate = [binary, "generate", str(work / "out" / "model"), "-p", "Hello there, ", "-n", "64", "--temperature", "0"]
-start = time.time()
-out = subprocess.run(generate, capture_output=True, text=True)
-print(f"generate: rc {out.returncode}, {len(out.stdout)} bytes, {time.time() - start:.1f} s in all; {out.stderr[-300:]}")
+for memory in ("auto", "8GiB"):  # resident, then streamed for every token
+    n = 128 if memory == "auto" else 16
+    generate = [binary, "generate", work / "out" / "model", "-p", "Hello there, ", "-n", n, "--temperature", 0, "--gpu-memory", memory, "--stats"]
+    start = time.time()
+    out = subprocess.run(list(map(str, generate)), capture_output=True)
+    print(f"generate in {memory}: rc {out.returncode}, {len(out.stdout)} bytes, {time.time() - start:.1f} s in all; "
+          + out.stderr.decode(errors="replace").strip().splitlines()[-1], flush=True)

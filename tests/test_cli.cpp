@@ -79,6 +79,92 @@ TEST_F(Cli, TrainsSavesEvaluatesAndGenerates) {
             0);
 }
 
+TEST_F(Cli, EvaluatesDocumentsAndChoices) {
+  ASSERT_EQ(train("--num-steps 60").exit_code, 0);
+  const std::string model = d.file("out/model");
+  auto eval = [&](const std::string& more) {
+    return run_command(megatrain_command("eval " + model + " " + more));
+  };
+  auto loss = [](const CommandResult& r) { return std::stod(r.output.substr(r.output.rfind("loss ") + 5)); };
+  d.write("a.txt", "the quick brown fox jumps over the lazy dog. the quick brown fox");
+  const CommandResult apart = eval(d.file("a.txt")), overlapping = eval(d.file("a.txt") + " --stride 4");
+  ASSERT_EQ(apart.exit_code, 0) << apart.output;
+  EXPECT_NE(overlapping.output.find("63 predicted tokens"), std::string::npos) << overlapping.output;
+  EXPECT_NE(overlapping.output.find("windows of 16, 4 apart"), std::string::npos) << overlapping.output;
+  EXPECT_NEAR(loss(overlapping), loss(apart), 0.2 * loss(apart));
+  // The same text, as one document among three, has the same loss.
+  d.write("d.jsonl", R"({"text":"the quick brown fox jumps over the lazy dog. the quick brown fox"})"
+                     "\n\n"
+                     R"({"text":"lazy"})"
+                     "\n"
+                     R"({"text":"t"})"
+                     "\n");
+  const CommandResult each = eval(d.file("d.jsonl") + " --per-document --batch-size 2");
+  ASSERT_EQ(each.exit_code, 0) << each.output;
+  std::istringstream lines(each.output);
+  std::string first;
+  std::getline(lines, first);
+  EXPECT_NEAR(nlohmann::json::parse(first)["loss"].get<double>(), loss(apart), 1e-4);
+  EXPECT_NE(each.output.find(R"({"document":2,"tokens":0)"), std::string::npos) << each.output;
+  d.write("q.jsonl", R"({"prompt":"the quick brown ","choices":["gggg","fox "],"answer":1})"
+                     "\n"
+                     R"({"prompt":"jumps over the","choices":[" lazy"," xxxx"],"answer":0})");
+  const CommandResult q = eval(d.file("q.jsonl"));
+  EXPECT_NE(q.output.find("accuracy 1.0000"), std::string::npos) << q.output;
+  d.write("bad.jsonl", R"({"prompt":"a","choices":[]})");
+  refused(eval(d.file("bad.jsonl")), "'choices' is not a list");
+  d.write("bad.jsonl", "{");
+  refused(eval(d.file("bad.jsonl")), "bad.jsonl:1: is not valid JSON");
+}
+
+TEST_F(Cli, GeneratesInBatchesAndChats) {
+  ASSERT_EQ(train("--num-steps 40").exit_code, 0);
+  const std::string model = d.file("out/model"), generate = "generate " + model + " -n 12 --temperature 0 ";
+  const CommandResult one = run_command(megatrain_command(generate + "-p 'the quick'")),
+                      other = run_command(megatrain_command(generate + "-p 'jumps over the la'")),
+                      both =
+                          run_command(megatrain_command(generate + "-p 'the quick' -p 'jumps over the la'"));
+  ASSERT_EQ(both.exit_code, 0) << both.output;
+  EXPECT_EQ(both.output, "--- 1\n" + one.output + "--- 2\n" + other.output);
+  d.write("prompts.txt", "the quick\njumps over the la\n");
+  EXPECT_EQ(run_command(megatrain_command(generate + "--prompts-file " + d.file("prompts.txt"))).output,
+            both.output);
+  const std::string text = one.output.substr(9, 3);  // stop at what would come
+  const CommandResult stopped =
+      run_command(megatrain_command(generate + "-p 'the quick' --stop '" + text + "'"));
+  EXPECT_EQ(stopped.output, "the quick\n");
+  refused(run_command(megatrain_command("generate " + model)), "give --prompt");
+  refused(run_command(megatrain_command(generate + "--chat -p hello")), "has no chat template");
+  d.write("out/model/chat_template.jinja", "{% for m in messages %}{{ m.content }} {% endfor %}");
+  const CommandResult chat =
+      run_command("printf 'the\nquick\n\n' | " + megatrain_command(generate + "--chat"));
+  EXPECT_EQ(chat.exit_code, 0) << chat.output;
+  EXPECT_EQ(std::count(chat.output.begin(), chat.output.end(), '>'), 3) << chat.output;
+}
+
+TEST_F(Cli, InfoSaysWhatIsThere) {
+  ASSERT_EQ(train("--num-steps 1 --family llama --num-kv-heads 1").exit_code, 0);
+  const CommandResult r = run_command(megatrain_command("info " + d.file("out/model")));
+  EXPECT_EQ(r.exit_code, 0);
+  for (const char* words :
+       {"llama", "num_kv_heads              1", "char, ", "chat template             no", "host memory"})
+    EXPECT_NE(r.output.find(words), std::string::npos) << r.output;
+  refused(run_command(megatrain_command("info " + d.path)), "has no config.json");
+}
+
+TEST_F(Cli, EveryFamilyTrainsAndGoesOn) {
+  for (const char* family : {"llama", "qwen2", "qwen3", "mistral"}) {
+    const CommandResult r = train(std::string("--num-steps 30 --family ") + family);
+    ASSERT_EQ(r.exit_code, 0) << r.output;
+    const CommandResult more = train("--num-steps 0 --save-dtype bf16 --model " + d.file("out/model") +
+                                     " --out-dir " + d.file("o2"));
+    ASSERT_EQ(more.exit_code, 0) << more.output;
+    EXPECT_EQ(run_command(megatrain_command("generate " + d.file("o2/model") + " -p the -n 5")).exit_code, 0);
+  }
+  refused(train("--family llama --activation gelu_new"), "bias, activation");
+  refused(train("--num-kv-heads 1"), "gpt2 has none");
+}
+
 TEST_F(Cli, SameCommandSameModel) {
   ASSERT_EQ(train("--out-dir " + d.file("a")).exit_code, 0);
   ASSERT_EQ(

@@ -110,6 +110,29 @@ TEST(TokenFile, RefusesBadFiles) {
   }
 }
 
+TEST(TokenFile, WideTokensHaveAHeader) {
+  ScratchDirectory d;
+  EXPECT_EQ(token_file_name("x", 65536), "x.bin");
+  const std::string path = token_file_name(d.file("x"), 70000);
+  write_token_file(path, {1, 69999, 3}, 70000);
+  const TokenFile f(path, 70000);
+  ASSERT_EQ(f.size(), 3);
+  int32_t got[2];
+  f.read(1, 2, got);
+  EXPECT_EQ(got[0], 69999);
+  EXPECT_EQ(got[1], 3);
+  EXPECT_THROW(TokenFile(path, 69999), Error);  // another vocabulary
+  const std::string good = read_text_file(path);
+  for (size_t cut : {size_t{8}, size_t{63}, size_t{64}, good.size() - 1}) {
+    d.write("cut.mtbin", good.substr(0, cut));
+    EXPECT_THROW(TokenFile(d.file("cut.mtbin"), 70000), Error) << cut;
+  }
+  std::string other = good;
+  other[8] = 9;  // version
+  d.write("cut.mtbin", other);
+  EXPECT_THROW(TokenFile(d.file("cut.mtbin"), 70000), Error);
+}
+
 TEST(Loader, AnEpochSeesEveryWindowOnceAndEpochsDiffer) {
   ScratchDirectory d;
   std::vector<int32_t> ids(1001);

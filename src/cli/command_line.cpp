@@ -12,11 +12,17 @@
 namespace megatrain {
 namespace {
 
-std::string flag_names(std::string name) {
-  std::string dashed = name;
-  std::replace(dashed.begin(), dashed.end(), '_', '-');
-  const std::string names = dashed == name ? "--" + name : fmt::format("--{},--{}", dashed, name);
-  return name == "memory_limit" ? names + ",--gpu-memory" : names;
+std::string dashed(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+// With dashes, with underscores, and the alias if there is one.
+std::string flag_names(const std::string& name) {
+  std::string names = "--" + dashed(name);
+  if (dashed(name) != name) names += ",--" + name;
+  if (const std::string alias = alias_of(name); !alias.empty()) names += ",--" + dashed(alias);
+  return names;
 }
 
 struct TrainArguments {
@@ -70,6 +76,7 @@ void add_generate(CLI::App& app, std::string& directory, GenerateOptions& o, Mac
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sub->add_option("--prompts-file,--prompts_file", o.prompt_file, "file with one prompt a line");
+  sub->add_flag("--stats", o.stats, "print tokens per second to stderr (always done on a terminal)");
   sub->add_flag("--chat", o.chat,
                 "prompts are what a user says (the model's chat template); without one: a conversation");
   sub->add_option("--system", o.system, "system message of a chat");

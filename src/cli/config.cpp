@@ -95,13 +95,18 @@ std::string nearest(const std::string& name, const std::vector<std::string>& can
                            [&](auto& a, auto& b) { return edit_distance(name, a) < edit_distance(name, b); });
 }
 
+std::string alias_of(const std::string& name) {
+  if (name == "init_from") return "model";
+  return name == "memory_limit" ? "gpu_memory" : "";
+}
+
 void set_field(TrainConfig& config, const std::string& name, const std::string& value,
                const std::string& where) {
   bool found = false;
   std::vector<std::string> names;
   for_each_field(config, [&](const FieldInfo& info, auto& member) {
     names.emplace_back(info.name);
-    if (name != info.name) return;
+    if (name != info.name && (name.empty() || name != alias_of(info.name))) return;
     found = true;
     if (!parse(value, member))
       fail(fmt::format("{}: {}: '{}' is not {}", where, name, value,

@@ -33,7 +33,7 @@ namespace megatrain {
   FIELD(double, layer_norm_epsilon, 1e-5, "", "of layer norms and RMS norms") \
   FIELD(std::string, init_from, "", "", "Hugging Face model directory to start from; its shape wins") \
   SECTION("data") \
-  FIELD(std::string, train_data, "", "", "training tokens: a nanoGPT .bin (uint16)") \
+  FIELD(std::string, train_data, "", "", "training tokens: a nanoGPT .bin (uint16) or a .mtbin, from prepare") \
   FIELD(std::string, val_data, "", "", "validation tokens; empty: none") \
   FIELD(int64_t, sequence_length, 1024, "", "tokens of one sequence") \
   FIELD(int64_t, batch_size, 8, "", "sequences of one optimizer step") \
@@ -103,7 +103,10 @@ void for_each_field(Config& config, F&& f) {
 
 /// Reads a flat YAML map. Unknown keys and wrong types are refused with the nearest valid name.
 TrainConfig load_config(const std::string& path);
-/// Sets one option from text; `where` starts the error ("config.yaml", "--flag").
+/// Other names under which people look for an option (model is init_from, gpu_memory is memory_limit); "" if
+/// none.
+std::string alias_of(const std::string& name);
+/// Sets one option from text, by its name or its alias; `where` starts the error ("config.yaml", "--flag").
 void set_field(TrainConfig& config, const std::string& name, const std::string& value,
                const std::string& where);
 /// Range checks that need no file or memory.

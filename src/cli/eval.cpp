@@ -237,7 +237,7 @@ void read_bin(const EvalOptions& o, const Tokenizer* tokenizer, int64_t vocab, E
 
 EvalInput read_input(const EvalOptions& o, const Tokenizer* tokenizer, int64_t vocab) {
   EvalInput in;
-  if (o.data.ends_with(".bin")) {
+  if (o.data.ends_with("bin")) {  // .bin, .mtbin
     read_bin(o, tokenizer, vocab, in);
     return in;
   }

@@ -81,7 +81,6 @@ ChatFormat needed_format(const std::string& directory) {
 }
 
 void report_speed(int64_t tokens, std::chrono::steady_clock::time_point start) {
-  if (!isatty(STDERR_FILENO)) return;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print(stderr, "{} tokens in {:.1f} s, {:.1f} tok/s\n", tokens, seconds,
              static_cast<double>(tokens) / std::max(seconds, 1e-9));
@@ -121,7 +120,7 @@ void run_prompts(Session& session, const Tokenizer& tokenizer, const std::string
   if (n == 1) fmt::print("\n");
   for (size_t b = 0; n > 1 && b < prompts.size(); ++b)
     fmt::print("--- {}\n{}{}\n", b + 1, o.chat ? "" : prompts[b], texts[b]);
-  report_speed(tokens, start);
+  if (o.stats || isatty(STDERR_FILENO)) report_speed(tokens, start);
 }
 
 // A conversation: one line of the user at a time, until the input ends.

@@ -15,6 +15,7 @@ struct GenerateOptions : SamplingOptions {
   std::string prompt_file;  ///< one prompt a line, beside `prompts`
   int64_t max_tokens = 200;
   std::vector<std::string> stop;  ///< texts that end a sequence (and are not printed)
+  bool stats = false;             ///< print the speed even when stderr is no terminal
   bool chat = false;   ///< prompts are what a user says; without prompts, a conversation in the terminal
   std::string system;  ///< chat: system message
 };

@@ -48,7 +48,7 @@ int64_t encode_to(const Tokenizer& tokenizer, std::string_view text, const std::
                100.0 * static_cast<double>(done) / static_cast<double>(text.size()));
     last_word = now;
   });
-  write_token_file(path, ids);
+  write_token_file(path, ids, tokenizer.vocab_size());
   return static_cast<int64_t>(ids.size());
 }
 
@@ -59,19 +59,17 @@ int run_prepare(const PrepareOptions& o) {
   const std::string text = read_text_file(o.input);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) fail(o.input + ": has no text");
   const auto tokenizer = tokenizer_for(o, text);
-  if (tokenizer->vocab_size() > 65536)
-    fail(fmt::format("{}: a vocabulary of {} does not fit the uint16 .bin format", o.tokenizer,
-                     tokenizer->vocab_size()));
   ensure_writable_directory(o.out_dir);
   const size_t cut = split_point(text, o.val_fraction);
   const std::string_view all(text);
-  const int64_t train = encode_to(*tokenizer, all.substr(0, cut), o.out_dir + "/train.bin");
-  fmt::print("{}: {} of text, {} tokenizer with {} tokens\n  {}/train.bin  {} tokens\n", o.input,
+  const std::string train_file = token_file_name(o.out_dir + "/train", tokenizer->vocab_size()),
+                    val_file = token_file_name(o.out_dir + "/val", tokenizer->vocab_size());
+  const int64_t train = encode_to(*tokenizer, all.substr(0, cut), train_file);
+  fmt::print("{}: {} of text, {} tokenizer with {} tokens\n  {}  {} tokens\n", o.input,
              format_bytes(static_cast<double>(text.size())), tokenizer->kind(), tokenizer->vocab_size(),
-             o.out_dir, train);
+             train_file, train);
   if (cut < text.size())
-    fmt::print("  {0}/val.bin    {1} tokens\n", o.out_dir,
-               encode_to(*tokenizer, all.substr(cut), o.out_dir + "/val.bin"));
+    fmt::print("  {}    {} tokens\n", val_file, encode_to(*tokenizer, all.substr(cut), val_file));
   tokenizer->save(o.out_dir);
   return 0;
 }

@@ -21,55 +21,96 @@ constexpr int64_t kScanLimit = int64_t{1} << 29;  // tokens
 }  // namespace
 
 TokenFile::TokenFile(const std::string& path, int64_t vocab_size) : path_(path), vocab_size_(vocab_size) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  map_file();
+  try {
+    read_header(vocab_size);
+    for (int64_t i = 0; i < std::min(size_, kScanLimit); ++i)
+      if (token(i) >= static_cast<uint64_t>(vocab_size_)) refuse_token(i);
+  } catch (...) {
+    ::munmap(map_, static_cast<size_t>(mapped_));
+    throw;
+  }
+}
+
+void TokenFile::map_file() {
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
-    fail(fmt::format("{}: cannot open ({}); make it with 'megatrain prepare' or check the path", path,
+    fail(fmt::format("{}: cannot open ({}); make it with 'megatrain prepare' or check the path", path_,
                      std::strerror(errno)));
   struct stat st {};
   ::fstat(fd, &st);
-  const int64_t bytes = S_ISREG(st.st_mode) ? st.st_size : -1;
-  void* map = bytes > 0 && bytes % 2 == 0
-                  ? ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, fd, 0)
-                  : MAP_FAILED;
+  mapped_ = S_ISREG(st.st_mode) ? st.st_size : -1;
+  map_ =
+      mapped_ > 0 ? ::mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+  const std::string why = std::strerror(errno);
   ::close(fd);
-  if (bytes < 0) fail(path + ": is not a file");
-  if (bytes == 0) fail(path + ": is empty; make it with 'megatrain prepare'");
-  if (bytes % 2 != 0)
-    fail(fmt::format("{}: has {} bytes, an odd number; a .bin holds uint16 tokens, so it is damaged", path,
-                     bytes));
-  if (map == MAP_FAILED) fail(fmt::format("{}: cannot map ({})", path, std::strerror(errno)));
-  data_ = static_cast<const uint16_t*>(map);
-  size_ = bytes / 2;
-  const int64_t scan = std::min(size_, kScanLimit);
-  const auto* bad = std::find_if(data_, data_ + scan, [&](uint16_t t) { return t >= vocab_size; });
-  if (bad == data_ + scan) return;
-  const auto where = bad - data_;
-  const int token = *bad;
-  ::munmap(map, static_cast<size_t>(bytes));
+  if (mapped_ < 0) fail(path_ + ": is not a file");
+  if (mapped_ == 0) fail(path_ + ": is empty; make it with 'megatrain prepare'");
+  if (map_ == MAP_FAILED) fail(fmt::format("{}: cannot map ({})", path_, why));
+}
+
+void TokenFile::read_header(int64_t vocab_size) {
+  data_ = static_cast<const unsigned char*>(map_);
+  TokenFileHeader h;
+  const bool headed = mapped_ >= 8 && std::memcmp(data_, h.magic, 8) == 0;
+  if (!headed) {
+    if (mapped_ % 2 != 0)
+      fail(fmt::format("{}: has {} bytes, an odd number; a .bin holds uint16 tokens, so it is damaged", path_,
+                       mapped_));
+    size_ = mapped_ / 2;
+    return;
+  }
+  if (mapped_ < static_cast<int64_t>(sizeof h)) fail(path_ + ": ends inside its header; it is damaged");
+  std::memcpy(&h, data_, sizeof h);
+  if (h.version != 1)
+    fail(fmt::format("{}: is of version {}, this program reads version 1; prepare the data again", path_,
+                     h.version));
+  const bool known = h.token_bytes == 2 || h.token_bytes == 4;
+  const auto room = static_cast<uint64_t>(mapped_) - sizeof h;
+  if (!known || h.tokens == 0 || h.tokens > room / h.token_bytes)
+    fail(path_ + ": its header does not fit its size; it is damaged");
+  if (h.vocab_size > static_cast<uint64_t>(vocab_size))
+    fail(fmt::format("{}: was made with a vocabulary of {}, the model has {}", path_, h.vocab_size,
+                     vocab_size));
+  data_ += sizeof h;
+  wide_ = h.token_bytes == 4, size_ = static_cast<int64_t>(h.tokens);
+}
+
+void TokenFile::refuse_token(int64_t position) const {
   fail(fmt::format(
       "{}: token {} at position {} is outside the vocabulary of {}; the data was made with another tokenizer",
-      path, token, where, vocab_size));
+      path_, token(position), position, vocab_size_));
 }
 
 TokenFile::~TokenFile() {
-  ::munmap(const_cast<uint16_t*>(data_), static_cast<size_t>(size_) * 2);
+  ::munmap(map_, static_cast<size_t>(mapped_));
 }
 
 void TokenFile::read(int64_t first, int64_t count, int32_t* out) const {
   for (int64_t i = 0; i < count; ++i) {
-    const uint16_t t = data_[first + i];
-    if (t >= vocab_size_)
-      fail(fmt::format("{}: token {} at position {} is outside the vocabulary of {}", path_, t, first + i,
-                       vocab_size_));
-    out[i] = t;
+    const uint32_t t = token(first + i);
+    if (t >= static_cast<uint64_t>(vocab_size_)) refuse_token(first + i);
+    out[i] = static_cast<int32_t>(t);
   }
 }
 
-void write_token_file(const std::string& path, const std::vector<int32_t>& ids) {
-  std::string bytes(ids.size() * 2, '\0');
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const auto t = static_cast<uint16_t>(ids[i]);
-    std::memcpy(&bytes[2 * i], &t, 2);
+std::string token_file_name(const std::string& stem, int64_t vocab_size) {
+  return stem + (vocab_size > 65536 ? ".mtbin" : ".bin");
+}
+
+void write_token_file(const std::string& path, const std::vector<int32_t>& ids, int64_t vocab_size) {
+  std::string bytes;
+  if (path.ends_with(".mtbin")) {
+    TokenFileHeader h;
+    h.tokens = ids.size(), h.vocab_size = static_cast<uint64_t>(vocab_size);
+    bytes.assign(reinterpret_cast<const char*>(&h), sizeof h);
+    bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * 4);
+  } else {
+    bytes.resize(ids.size() * 2);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto t = static_cast<uint16_t>(ids[i]);
+      std::memcpy(&bytes[2 * i], &t, 2);
+    }
   }
   write_file_atomically(path, bytes);
 }
