@@ -74,6 +74,38 @@ TEST(Bpe, IdsAreThoseOfTheTokenizersPackage) {
   }
 }
 
+TEST(Bpe, EveryStyleGivesTheTokenizersPackagesIds) {
+  for (const char* name : {"llama3", "qwen", "llama2", "metaspace"}) {
+    const std::string base = std::string(MT_GOLDEN_DIR) + "/tokenizers/" + name;
+    const auto t = load_bpe_tokenizer(base + ".json");
+    for (const auto& g : nlohmann::json::parse(read_text_file(base + ".ids"))) {
+      const std::string text = g["text"];
+      std::vector<int32_t> ids;
+      t->encode(text, ids);
+      EXPECT_EQ(ids, g["ids"].get<std::vector<int32_t>>()) << name << ": " << text;
+      EXPECT_EQ(t->with_special_tokens(ids), g["special"].get<std::vector<int32_t>>())
+          << name << ": " << text;
+    }
+    EXPECT_TRUE(t->is_special(t->find("<s>"))) << name;
+    EXPECT_EQ(t->find("no such token"), -1);
+  }
+}
+
+TEST(Bpe, LongPiecesMergeAsShortOnesDo) {
+  const auto t = load_bpe_tokenizer(std::string(MT_GOLDEN_DIR) + "/tokenizers/llama2.json");
+  // One piece whatever its length: the heap and the scan must agree wherever a boundary is forced.
+  const std::string word = "\u4e00";  // not in the vocabulary: bytes, which nothing merges with
+  std::vector<int32_t> once, many;
+  t->encode(word + "the house of the" + word, once);
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += word + "the house of the" + word;
+  t->encode(text, many);
+  const std::vector<int32_t> repeated(once.begin() + 1, once.end());  // without the mark in front
+  ASSERT_EQ(many.size(), 1 + 40 * repeated.size());
+  for (size_t i = 0; i < 40 * repeated.size(); ++i)
+    ASSERT_EQ(many[i + 1], repeated[i % repeated.size()]) << i;
+}
+
 TEST(Bpe, DamagedFilesAreRefused) {
   ScratchDirectory d;
   for (
