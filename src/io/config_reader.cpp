@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <iterator>
+#include <sstream>
 
 #include "core/error.h"
 
@@ -10,66 +12,24 @@ namespace megatrain {
 namespace {
 
 // Fields that say nothing about the maths of a forward or backward pass: names, generation, bookkeeping.
+constexpr const char* kHarmless =
+    "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path _num_labels "
+    "architectures bad_words_ids begin_suppress_tokens bos_token_id decoder_start_token_id "
+    "diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id "
+    "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
+    "gradient_checkpointing id2label is_decoder label2id length_penalty max_length max_new_tokens "
+    "min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_return_sequences "
+    "output_attentions output_hidden_states output_scores pad_token_id prefix problem_type "
+    "remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id "
+    "suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p "
+    "torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 "
+    "use_cache";
+
 const std::set<std::string>& harmless() {
-  static const std::set<std::string> names = {"_attn_implementation",
-                                              "_attn_implementation_autoset",
-                                              "_commit_hash",
-                                              "_name_or_path",
-                                              "_num_labels",
-                                              "architectures",
-                                              "bad_words_ids",
-                                              "begin_suppress_tokens",
-                                              "bos_token_id",
-                                              "decoder_start_token_id",
-                                              "diversity_penalty",
-                                              "do_sample",
-                                              "dtype",
-                                              "early_stopping",
-                                              "encoder_no_repeat_ngram_size",
-                                              "eos_token_id",
-                                              "exponential_decay_length_penalty",
-                                              "finetuning_task",
-                                              "forced_bos_token_id",
-                                              "forced_eos_token_id",
-                                              "gradient_checkpointing",
-                                              "id2label",
-                                              "is_decoder",
-                                              "label2id",
-                                              "length_penalty",
-                                              "max_length",
-                                              "min_length",
-                                              "model_type",
-                                              "no_repeat_ngram_size",
-                                              "num_beam_groups",
-                                              "num_beams",
-                                              "num_return_sequences",
-                                              "output_attentions",
-                                              "output_hidden_states",
-                                              "output_scores",
-                                              "pad_token_id",
-                                              "prefix",
-                                              "problem_type",
-                                              "remove_invalid_values",
-                                              "repetition_penalty",
-                                              "return_dict",
-                                              "return_dict_in_generate",
-                                              "sep_token_id",
-                                              "suppress_tokens",
-                                              "task_specific_params",
-                                              "temperature",
-                                              "tf_legacy_loss",
-                                              "tokenizer_class",
-                                              "top_k",
-                                              "top_p",
-                                              "torch_dtype",
-                                              "torchscript",
-                                              "transformers_version",
-                                              "typical_p",
-                                              "unsloth_fixed",
-                                              "unsloth_version",
-                                              "use_bfloat16",
-                                              "use_cache",
-                                              "max_new_tokens"};
+  static const std::set<std::string> names = [] {
+    std::istringstream in(kHarmless);
+    return std::set<std::string>(std::istream_iterator<std::string>(in), {});
+  }();
   return names;
 }
 
