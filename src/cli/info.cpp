@@ -101,7 +101,7 @@ void print_training(const ModelSpec& s, const Model& model, const MachineOptions
   fmt::print("  {:<26}{} in bf16 for one sequence of {} tokens; more makes it faster\n",
              "device memory, at least",
              bytes(static_cast<double>(least_device_memory(model, session, tokens))), tokens);
-  fmt::print("  {:<26}{:.1f} GFLOP a token forward and backward\n", "compute",
+  fmt::print("  {:<26}{:.3g} GFLOP a token forward and backward\n", "compute",
              model.step_flops(1, tokens) / static_cast<double>(tokens) / 1e9);
 }
 
