@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-#include "model/ends.h"
+#include "model/block_base.h"
 #include "model/rope.h"
 
 namespace megatrain {
@@ -32,9 +32,9 @@ class RopeTables {
   mutable std::map<int64_t, RopeTable> tables_;
 };
 
-class DecoderBlock : public BlockTemplate {
+class DecoderBlock : public DropoutBlock {
  public:
-  DecoderBlock(const ModelSpec& s, BlockIndex i) : spec_(s), p_(i), rope_(s) {}
+  DecoderBlock(const ModelSpec& s, BlockIndex i) : DropoutBlock(s), p_(i), rope_(s) {}
 
   int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward) const override {
     return carve(nullptr, batch, seq_len, compute, backward).bytes;
@@ -98,14 +98,6 @@ class DecoderBlock : public BlockTemplate {
     return s;
   }
 
-  Dropout drop(const OpContext& ctx, int64_t layer, DropoutPlace place, const MicroBatch& mb) const {
-    return dropout_at(ctx, layer, place, mb.first_sequence * mb.seq_len * spec_.hidden_size);
-  }
-  Dropout drop_attention(const OpContext& ctx, int64_t layer, const MicroBatch& mb) const {
-    return dropout_at(ctx, layer, kDropAttention,
-                      mb.first_sequence * spec_.num_heads * mb.seq_len * mb.seq_len);
-  }
-
   Tensor qkv_weight(const UnitView& v, const AttentionShape& a) const {
     return v.joined(p_.qkv_w, a.qkv_width());
   }
@@ -153,13 +145,6 @@ class DecoderBlock : public BlockTemplate {
     ctx.ops.gemm(ctx.stream, {dy, w, dx, false, false, false, {}});
   }
 
-  // dy stays the gradient of the residual stream; d(branch) is dy behind the branch's dropout.
-  static Tensor branch_gradient(const OpContext& ctx, Tensor dy, Tensor scratch, const Dropout& d) {
-    if (d.probability <= 0) return dy;
-    ctx.ops.dropout(ctx.stream, dy, scratch, d);
-    return scratch;
-  }
-
   void mlp_backward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb,
                     const Saved& s, Tensor dy, const UnitView& g) const {
     const Tensor dbranch = branch_gradient(ctx, dy, s.branch, drop(ctx, layer, kDropMlp, mb));
@@ -191,7 +176,6 @@ class DecoderBlock : public BlockTemplate {
                                 {x, w.at(p_.ln1), {}, s.rstd1, s.branch, dy, g.at(p_.ln1), {}, true});
   }
 
-  const ModelSpec& spec_;
   BlockIndex p_;
   RopeTables rope_;
 };

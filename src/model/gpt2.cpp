@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/ends.h"
+#include "model/block_base.h"
 
 namespace megatrain {
 namespace {
@@ -13,9 +13,9 @@ struct BlockIndex {
   int ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, mlp_w, mlp_b;
 };
 
-class Gpt2Block : public BlockTemplate {
+class Gpt2Block : public DropoutBlock {
  public:
-  Gpt2Block(const ModelSpec& s, BlockIndex i) : spec_(s), p_(i) {}
+  Gpt2Block(const ModelSpec& s, BlockIndex i) : DropoutBlock(s), p_(i) {}
 
   int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward) const override {
     return carve(nullptr, batch, seq_len, compute, backward).bytes;
@@ -67,14 +67,6 @@ class Gpt2Block : public BlockTemplate {
     return s;
   }
 
-  Dropout drop(const OpContext& ctx, int64_t layer, DropoutPlace place, const MicroBatch& mb) const {
-    return dropout_at(ctx, layer, place, mb.first_sequence * mb.seq_len * spec_.hidden_size);
-  }
-  Dropout drop_attention(const OpContext& ctx, int64_t layer, const MicroBatch& mb) const {
-    return dropout_at(ctx, layer, kDropAttention,
-                      mb.first_sequence * spec_.num_heads * mb.seq_len * mb.seq_len);
-  }
-
   // The forward up to the MLP's activation: what the backward needs again.
   void recompute(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
                  const Saved& s, const KvCache* cache) const {
@@ -103,13 +95,6 @@ class Gpt2Block : public BlockTemplate {
     if (dx) ctx.ops.gemm(ctx.stream, {dy, w.at(weight), dx, false, true, false, {}});
   }
 
-  // dy stays the gradient of the residual stream; d(branch) is dy behind the branch's dropout.
-  Tensor branch_gradient(const OpContext& ctx, Tensor dy, Tensor scratch, const Dropout& d) const {
-    if (d.probability <= 0) return dy;
-    ctx.ops.dropout(ctx.stream, dy, scratch, d);
-    return scratch;
-  }
-
   void mlp_backward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb,
                     const Saved& s, Tensor dy, const UnitView& g) const {
     const Tensor dbranch = branch_gradient(ctx, dy, s.branch, drop(ctx, layer, kDropMlp, mb));
@@ -135,7 +120,6 @@ class Gpt2Block : public BlockTemplate {
                                              g.at(p_.ln1_w), g.at(p_.ln1_b), true});
   }
 
-  const ModelSpec& spec_;
   BlockIndex p_;
 };
 
