@@ -142,6 +142,45 @@ TEST_F(Cli, GeneratesInBatchesAndChats) {
   EXPECT_EQ(std::count(chat.output.begin(), chat.output.end(), '>'), 3) << chat.output;
 }
 
+TEST_F(Cli, FineTunesOnConversations) {
+  const std::string model = d.file("base");
+  std::filesystem::create_directory(model);
+  std::filesystem::copy(std::string(MT_GOLDEN_DIR) + "/tokenizers/llama3.json", model + "/tokenizer.json");
+  d.write("base/tokenizer_config.json", R"({"eos_token":"</s>"})");
+  d.write("base/chat_template.jinja",
+          "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  std::string rows = "{\"messages\":5}\n";
+  for (int i = 0; i < 40; ++i)
+    rows += R"({"instruction":"say a","output":"a cab ride"})"
+            "\n";
+  d.write("chat.jsonl", rows);
+  const std::string prepare =
+      "prepare " + d.file("chat.jsonl") + " --out " + d.file("sft") + " --tokenizer " + model;
+  refused(run_command(megatrain_command(prepare + " --strict")), "chat.jsonl:1: has no messages");
+  const CommandResult p = run_command(megatrain_command(prepare));
+  ASSERT_EQ(p.exit_code, 0) << p.output;
+  EXPECT_NE(p.output.find("41 rows, 40 examples, 1 skipped"), std::string::npos) << p.output;
+  const std::string data = d.file("sft/train.mtbin");
+  const CommandResult check = run_command(megatrain_command("data check " + data + " --sequence-length 48"));
+  EXPECT_EQ(check.exit_code, 0);
+  EXPECT_NE(check.output.find("⟦a cab ride</s>⟧"), std::string::npos) << check.output;
+  const CommandResult cut = run_command(megatrain_command("data check " + data + " --sequence-length 4"));
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_NE(cut.output.find("no example trains anything"), std::string::npos) << cut.output;
+  const std::string run =
+      "--family llama --sequence-length 48 --vocab-size 0 --val-data '' --train-data " + data;
+  const CommandResult t = train(run + " --num-steps 80");
+  ASSERT_EQ(t.exit_code, 0) << t.output;
+  const CommandResult e =
+      run_command(megatrain_command("eval " + d.file("out/model") + " " + d.file("chat2.jsonl")));
+  EXPECT_NE(e.exit_code, 0);
+  d.write("out/model/chat_template.jinja", read_text_file(d.file("base/chat_template.jinja")));
+  const CommandResult answer = run_command(
+      megatrain_command("generate " + d.file("out/model") + " --chat -p 'say a' -n 20 --temperature 0"));
+  EXPECT_EQ(answer.output, "a cab ride\n");  // it has learnt the answer, and to stop
+}
+
 TEST_F(Cli, InfoSaysWhatIsThere) {
   ASSERT_EQ(train("--num-steps 1 --family llama --num-kv-heads 1").exit_code, 0);
   const CommandResult r = run_command(megatrain_command("info " + d.file("out/model")));

@@ -132,15 +132,36 @@ void add_info(CLI::App& app, std::string& directory, MachineOptions& m, int& res
 }
 
 void add_prepare(CLI::App& app, PrepareOptions& o, int& result) {
-  CLI::App* sub = app.add_subcommand("prepare", "Turn a text file into train.bin and val.bin");
-  sub->add_option("input", o.input, "UTF-8 text file")->required();
-  sub->add_option("-o,--out", o.out_dir, "directory for train.bin, val.bin and the tokenizer")->required();
+  CLI::App* sub = app.add_subcommand("prepare", "Turn a text or rows of examples into tokens");
+  sub->add_option("input", o.input,
+                  "UTF-8 text, or .jsonl or .json of conversations (messages, sharegpt, alpaca), prompts and "
+                  "completions, or texts")
+      ->required();
+  sub->add_option("-o,--out", o.out_dir, "directory for the tokens and the tokenizer")->required();
   sub->add_option("--tokenizer", o.tokenizer,
-                  "byte, char, a tokenizer.json, or a directory with vocab.json and merges.txt")
+                  "byte, char, a tokenizer.json, or a model's directory (whose chat template is used)")
       ->capture_default_str();
-  sub->add_option("--val-fraction", o.val_fraction, "share of the text, at its end, for val.bin")
+  sub->add_option("--val-fraction", o.val_fraction, "share for validation: the text's end, or rows by chance")
       ->capture_default_str();
+  sub->add_option("--train-on,--train_on", o.train_on, "conversations: what is trained")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"assistant", "last", "all"}));
+  sub->add_flag("--strict", o.strict, "stop at the first row that cannot be used");
   sub->callback([&] { result = run_prepare(o); });
+}
+
+void add_data(CLI::App& app, DataCheckOptions& o, int& result) {
+  CLI::App* data = app.add_subcommand("data", "Look at prepared data");
+  data->require_subcommand(1);
+  CLI::App* sub =
+      data->add_subcommand("check", "Count what a run would make of a token file, and show examples");
+  sub->add_option("file", o.file, ".bin or .mtbin")->required();
+  sub->add_option("--tokenizer", o.tokenizer, "directory with the tokenizer; default: beside the file");
+  sub->add_option("--sequence-length,--sequence_length", o.sequence_length, "of the run to come")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--examples", o.examples, "to show")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->callback([&] { result = run_data_check(o); });
 }
 
 // CLI11 knows no near misses: name the closest flag ourselves.
@@ -175,12 +196,14 @@ int run_command_line(int argc, char** argv) {
   GenerateOptions generate;
   EvalOptions eval;
   PrepareOptions prepare;
+  DataCheckOptions data;
   MachineOptions machine;
   add_train(app, train, result, command_line);
   add_generate(app, model_directory, generate, machine, result);
   add_eval(app, eval, machine, result);
   add_info(app, model_directory, machine, result);
   add_prepare(app, prepare, result);
+  add_data(app, data, result);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {

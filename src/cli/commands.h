@@ -26,8 +26,18 @@ int run_info(const std::string& directory, const MachineOptions& machine);
 struct PrepareOptions {
   std::string input, out_dir, tokenizer = "char";
   double val_fraction = 0.1;
+  std::string train_on = "assistant";  ///< rows: assistant | last | all
+  bool strict = false;                 ///< rows: stop at the first that cannot be used
 };
 int run_prepare(const PrepareOptions& options);
+/// The part of it for .jsonl and .json.
+int prepare_rows(const PrepareOptions& options, const Tokenizer& tokenizer);
+
+struct DataCheckOptions {
+  std::string file, tokenizer;
+  int64_t sequence_length = 1024, examples = 2;
+};
+int run_data_check(const DataCheckOptions& options);
 
 /// Parses the command line and runs a command. Errors become one line and an exit code: 2 for what the user
 /// can fix, 1 for a mistake of ours.

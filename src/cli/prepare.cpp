@@ -56,6 +56,14 @@ int64_t encode_to(const Tokenizer& tokenizer, std::string_view text, const std::
 
 int run_prepare(const PrepareOptions& o) {
   if (!(o.val_fraction >= 0 && o.val_fraction < 1)) fail("val_fraction: must be in [0, 1)");
+  if (o.input.ends_with(".jsonl") || o.input.ends_with(".json")) {
+    if (o.tokenizer == "char") fail("tokenizer: rows need byte, a tokenizer.json or a model's directory");
+    const auto tokenizer = tokenizer_for(o, "");
+    ensure_writable_directory(o.out_dir);
+    const int result = prepare_rows(o, *tokenizer);
+    tokenizer->save(o.out_dir);
+    return result;
+  }
   const std::string text = read_text_file(o.input);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) fail(o.input + ": has no text");
   const auto tokenizer = tokenizer_for(o, text);

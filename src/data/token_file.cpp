@@ -73,7 +73,29 @@ void TokenFile::read_header(int64_t vocab_size) {
     fail(fmt::format("{}: was made with a vocabulary of {}, the model has {}", path_, h.vocab_size,
                      vocab_size));
   data_ += sizeof h;
+  marked_ = (h.flags & TokenFileHeader::kMarked) != 0;
+  if (marked_ && h.token_bytes != 4)
+    fail(path_ + ": its header is not one that this program writes; it is damaged");
   wide_ = h.token_bytes == 4, size_ = static_cast<int64_t>(h.tokens);
+  read_documents(h);
+}
+
+void TokenFile::read_documents(const TokenFileHeader& h) {
+  if (h.documents == 0) return;
+  const uint64_t at = (h.tokens * h.token_bytes + 7) / 8 * 8,
+                 room = static_cast<uint64_t>(mapped_) - sizeof h;
+  if (at > room || h.documents >= (room - at) / 8)
+    fail(path_ + ": its documents do not fit its size; it is damaged");
+  starts_ = reinterpret_cast<const uint64_t*>(data_ + at);
+  documents_ = static_cast<int64_t>(h.documents);
+  for (int64_t i = 0; i < documents_; ++i)
+    if (starts_[i] > starts_[i + 1]) fail(path_ + ": its documents overlap; it is damaged");
+  if (starts_[0] != 0 || starts_[documents_] != h.tokens)
+    fail(path_ + ": its documents do not cover it; it is damaged");
+}
+
+std::pair<int64_t, int64_t> TokenFile::document(int64_t i) const {
+  return {static_cast<int64_t>(starts_[i]), static_cast<int64_t>(starts_[i + 1] - starts_[i])};
 }
 
 void TokenFile::refuse_token(int64_t position) const {
@@ -113,6 +135,50 @@ void write_token_file(const std::string& path, const std::vector<int32_t>& ids, 
     }
   }
   write_file_atomically(path, bytes);
+}
+
+DocumentWriter::DocumentWriter(const std::string& path, int64_t vocab_size)
+    : path_(path), temporary_(path + ".tmp"), vocab_size_(vocab_size) {
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail(fmt::format("{}: cannot create ({})", path, std::strerror(errno)));
+  buffer_.assign(sizeof(TokenFileHeader), '\0');  // filled in by finish()
+}
+
+DocumentWriter::~DocumentWriter() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void DocumentWriter::flush() {
+  write_all(fd_, buffer_.data(), static_cast<int64_t>(buffer_.size()), path_);
+  buffer_.clear();
+}
+
+void DocumentWriter::add(const std::vector<int32_t>& ids, const std::vector<bool>& trained) {
+  starts_.push_back(tokens_);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const uint32_t t = static_cast<uint32_t>(ids[i]) | (trained[i] ? 0 : TokenFileHeader::kContext);
+    buffer_.append(reinterpret_cast<const char*>(&t), sizeof t);
+  }
+  tokens_ += ids.size();
+  if (buffer_.size() > (size_t{8} << 20)) flush();
+}
+
+void DocumentWriter::finish() {
+  buffer_.append(tokens_ % 2 * 4, '\0');
+  TokenFileHeader h;
+  h.tokens = tokens_, h.documents = starts_.size(), h.vocab_size = static_cast<uint64_t>(vocab_size_);
+  h.flags = TokenFileHeader::kMarked;
+  flush();
+  starts_.push_back(tokens_);
+  write_all(fd_, starts_.data(), static_cast<int64_t>(starts_.size() * 8), path_);
+  starts_.pop_back();
+  const bool whole = ::pwrite(fd_, &h, sizeof h, 0) == static_cast<ssize_t>(sizeof h) && ::fsync(fd_) == 0;
+  if (!whole || ::rename(temporary_.c_str(), path_.c_str()) != 0)
+    fail(fmt::format("{}: cannot finish writing ({})", path_, std::strerror(errno)));
+  ::close(fd_);
+  fd_ = -1;
 }
 
 }  // namespace megatrain

@@ -500,6 +500,7 @@ ChatTemplate::ChatTemplate(const std::string& source, std::string where) : impl_
 }
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 ChatTemplate::Rendered ChatTemplate::render(const nlohmann::ordered_json& context) const {
   try {
@@ -535,11 +536,11 @@ std::optional<ChatFormat> ChatFormat::load(const std::string& directory) {
   return ChatFormat(ChatTemplate(source, where), std::move(context));
 }
 
-ChatTemplate::Rendered ChatFormat::render(const nlohmann::ordered_json& messages,
-                                          bool add_generation_prompt) const {
+ChatTemplate::Rendered ChatFormat::render(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                          const nlohmann::ordered_json& tools) const {
   nlohmann::ordered_json context = context_;
   context["messages"] = messages, context["add_generation_prompt"] = add_generation_prompt;
-  context["tools"] = nullptr, context["documents"] = nullptr;
+  context["tools"] = tools, context["documents"] = nullptr;
   return template_.render(context);
 }
 

@@ -18,6 +18,7 @@ class ChatTemplate {
   ChatTemplate(const std::string& source, std::string where);
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   struct Rendered {
     std::string text;
@@ -37,7 +38,8 @@ class ChatFormat {
  public:
   /// From chat_template.jinja or tokenizer_config.json; empty when there is none.
   static std::optional<ChatFormat> load(const std::string& directory);
-  ChatTemplate::Rendered render(const nlohmann::ordered_json& messages, bool add_generation_prompt) const;
+  ChatTemplate::Rendered render(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                const nlohmann::ordered_json& tools = nullptr) const;
 
  private:
   ChatFormat(ChatTemplate t, nlohmann::ordered_json context)

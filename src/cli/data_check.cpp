@@ -1,0 +1,101 @@
+// data check: what a token file holds and what a run would make of it.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <unordered_map>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "data/loader.h"
+
+namespace megatrain {
+namespace {
+
+// FNV-1a over the ids: equal documents are found by it.
+uint64_t hash_of(const std::vector<int32_t>& ids) {
+  uint64_t h = 0xcbf29ce484222325ull;
+  for (int32_t id : ids) h = (h ^ static_cast<uint32_t>(id)) * 0x100000001b3ull;
+  return h;
+}
+
+struct Findings {
+  int64_t tokens = 0, trained = 0, lost = 0, truncated = 0, emptied = 0, untrained = 0, duplicated = 0,
+          longest = 0, tiny = 0;
+};
+
+Findings inspect(const TokenFile& file, int64_t seq_len) {
+  Findings f;
+  std::unordered_map<uint64_t, int64_t> seen;
+  for (int64_t i = 0; i < file.documents(); ++i) {
+    const auto [start, size] = file.document(i);
+    std::vector<int32_t> ids(static_cast<size_t>(size));
+    file.read(start, size, ids.data());
+    f.duplicated += seen[hash_of(ids)]++ > 0;
+    f.longest = std::max(f.longest, size);
+    f.tiny += size < 2, f.tokens += size;
+    int64_t within = 0, beyond = 0;
+    for (int64_t t = 1; t < size; ++t)
+      if (file.trained(start + t)) ++(t <= seq_len ? within : beyond);
+    f.trained += within, f.lost += beyond;
+    f.truncated += size > seq_len + 1;
+    f.untrained += within + beyond == 0;
+    f.emptied += within == 0 && beyond > 0;
+  }
+  return f;
+}
+
+// Trained tokens in green on a terminal, in brackets elsewhere.
+void show(const TokenFile& file, const Tokenizer& tokenizer, int64_t i) {
+  const bool colour = isatty(STDOUT_FILENO);
+  const auto [start, size] = file.document(i);
+  std::vector<int32_t> ids(static_cast<size_t>(std::min<int64_t>(size, 400)));
+  file.read(start, static_cast<int64_t>(ids.size()), ids.data());
+  fmt::print("--- example {} ({} tokens)\n", i, size);
+  bool inside = false;
+  for (size_t t = 0; t <= ids.size(); ++t) {
+    const bool trained = t > 0 && t < ids.size() && file.trained(start + static_cast<int64_t>(t));
+    if (trained != inside)
+      fmt::print("{}", colour ? (trained ? "\x1b[32m" : "\x1b[0m") : (trained ? "⟦" : "⟧"));
+    inside = trained;
+    if (t < ids.size()) fmt::print("{}", tokenizer.decode(ids[t]));
+  }
+  fmt::print("{}\n", static_cast<int64_t>(ids.size()) < size ? " ..." : "");
+}
+
+}  // namespace
+
+int run_data_check(const DataCheckOptions& o) {
+  std::string directory = o.tokenizer;
+  if (directory.empty()) directory = std::filesystem::path(o.file).parent_path().string();
+  const auto tokenizer = load_tokenizer(directory.empty() ? "." : directory);
+  const TokenFile file(o.file, tokenizer ? tokenizer->vocab_size() : std::numeric_limits<int32_t>::max());
+  fmt::print("{}: {} tokens, {}\n", o.file, file.size(),
+             tokenizer ? fmt::format("{} tokenizer of {}", tokenizer->kind(), tokenizer->vocab_size())
+                       : "no tokenizer beside it");
+  if (file.documents() == 0) {
+    fmt::print("  one stream; windows of {}: {}\n", o.sequence_length, (file.size() - 1) / o.sequence_length);
+    return 0;
+  }
+  const Findings f = inspect(file, o.sequence_length);
+  const std::pair<const char*, int64_t> rows[] = {{"examples", file.documents()},
+                                                  {"tokens", f.tokens},
+                                                  {"trained tokens", f.trained},
+                                                  {"longest example", f.longest},
+                                                  {"cut by sequence_length", f.truncated},
+                                                  {"trained tokens lost by that", f.lost},
+                                                  {"nothing trained after the cut", f.emptied},
+                                                  {"nothing trained at all", f.untrained},
+                                                  {"fewer than two tokens", f.tiny},
+                                                  {"duplicates of an earlier one", f.duplicated}};
+  for (const auto& [what, count] : rows) fmt::print("  {:<32}{}\n", what, count);
+  for (int64_t i = 0; tokenizer && i < std::min(o.examples, file.documents()); ++i) show(file, *tokenizer, i);
+  if (f.emptied + f.untrained == file.documents())
+    fail(fmt::format("{}: no example trains anything with sequence_length {}; raise it or check the data",
+                     o.file, o.sequence_length));
+  return 0;
+}
+
+}  // namespace megatrain
