@@ -9,6 +9,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
+#include "engine/documents.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace megatrain {
@@ -23,7 +24,7 @@ class CudaOpsTest : public ::testing::TestWithParam<DType> {
     cuda = std::make_unique<CudaDevice>(int64_t{8} << 30);
     stream = cuda->new_stream("compute");
     arena = std::make_unique<Arena>(*cuda, "test", int64_t{6} << 30, "");
-    const int64_t bytes = cuda_workspace_bytes({{4, 1024, 8, 8, 128}, DType::bf16, 0});
+    const int64_t bytes = cuda_workspace_bytes({{4, 1024, 8, 8, 128}, DType::bf16, 0, true});
     cuda->ops().set_workspace(arena->take("workspace", bytes), bytes);
   }
 
@@ -186,6 +187,55 @@ TEST_P(CudaOpsTest, Attention) {
   }
 }
 
+// Documents of all lengths side by side; in bf16 cuDNN takes them as a ragged batch, group by group.
+TEST_P(CudaOpsTest, PackedAttention) {
+  const DType t = GetParam();
+  for (const AttentionShape& n : {AttentionShape{2, 512, 2, 2, 64},
+                                  {3, 1000, 4, 2, 64},
+                                  {1, 2048, 8, 2, 128},
+                                  {2, 640, 4, 4, 128, 100},
+                                  {2, 130, 6, 3, 80, 64}}) {
+    for (int64_t mean : {7, 60, 400}) {
+      SCOPED_TRACE("T " + std::to_string(n.seq_len) + ", " + std::to_string(n.num_heads) + "/" +
+                   std::to_string(n.num_kv_heads) + " heads, documents of about " + std::to_string(mean));
+      const int64_t tokens = n.batch * n.seq_len;
+      std::vector<int32_t> places(static_cast<size_t>(3 * tokens));
+      for (int64_t i = 0; i < tokens; ++i) {
+        const bool starts =
+            i % n.seq_len == 0 || random_u32(3, static_cast<uint64_t>(mean), static_cast<uint64_t>(i)) %
+                                          static_cast<uint32_t>(mean) ==
+                                      0;
+        places[static_cast<size_t>(i)] = starts ? 0 : places[static_cast<size_t>(i) - 1] + 1;
+      }
+      const auto groups = find_documents(places.data(), tokens, n.seq_len, places.data() + tokens);
+      Pair &qkv = make({tokens, n.qkv_width()}, t, 2), &out = make({tokens, n.q_width()}, t),
+           &dout = make({tokens, n.q_width()}, t), &dqkv = make({tokens, n.qkv_width()}, t);
+      Pair &lse = make({n.batch, n.num_heads, n.seq_len}, DType::f32),
+           &delta = make({n.batch, n.num_heads, n.seq_len}, DType::f32);
+      const Tensor cpu_at(places.data(), DType::i32, {3, tokens}),
+          gpu_at(arena->take("p", 3 * tokens * 4), DType::i32, {3, tokens});
+      MT_CUDA(cudaMemcpy(gpu_at.data, places.data(), places.size() * 4, cudaMemcpyHostToDevice));
+      auto documents = [&](const Tensor& all) {
+        auto* p = static_cast<int32_t*>(all.data);
+        return PackedDocuments{Tensor(p, DType::i32, {tokens}), Tensor(p + tokens, DType::i32, {2, tokens}),
+                               &groups};
+      };
+      cpu.ops().attention(*cpu_stream, {qkv.cpu, out.cpu, lse.cpu, n, {}, documents(cpu_at)});
+      cpu.ops().attention_backward(
+          *cpu_stream, {qkv.cpu, out.cpu, lse.cpu, dout.cpu, dqkv.cpu, delta.cpu, n, {}, documents(cpu_at)});
+      cuda->ops().attention(*stream, {qkv.gpu, out.gpu, lse.gpu, n, {}, documents(gpu_at)});
+      expect_close(out, "attention", 3e-6, 8e-3);
+      const AttentionBackwardArgs args{qkv.gpu,   out.gpu, lse.gpu, dout.gpu,         dqkv.gpu,
+                                       delta.gpu, n,       {},      documents(gpu_at)};
+      cuda->ops().attention_backward(*stream, args);
+      expect_close(dqkv, "attention backward", 1e-5, 2e-2);
+      const auto once = fetch(dqkv.gpu);
+      cuda->ops().attention_backward(*stream, args);
+      EXPECT_EQ(once, fetch(dqkv.gpu)) << "not deterministic";
+    }
+  }
+}
+
 TEST_P(CudaOpsTest, CachedAttention) {
   const DType t = GetParam();
   for (AttentionShape n : {AttentionShape{3, 1, 8, 2, 64}, {2, 5, 4, 4, 128}, {2, 40, 4, 2, 40, 16}}) {
@@ -315,6 +365,9 @@ TEST_P(CudaOpsTest, EmbeddingAndCrossEntropy) {
     cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, wpe.cpu, out.cpu, seq, d, cpu_at}),
         cuda->ops().embedding(*stream, {gt, wte.gpu, wpe.gpu, out.gpu, seq, d, gpu_at});
     expect_close(out, "embedding at given positions");
+    cpu.ops().embedding_backward(*cpu_stream, {ct, dout.cpu, dwte.cpu, dwpe.cpu, seq, d, cpu_at}),
+        cuda->ops().embedding_backward(*stream, {gt, dout.gpu, dwte.gpu, dwpe.gpu, seq, d, gpu_at});
+    expect_close(dwpe, "position gradient at given positions", 2e-6, 1e-5);
     cpu.ops().embedding(*cpu_stream, {ct, wte.cpu, {}, out.cpu, seq, d, {}}),
         cuda->ops().embedding(*stream, {gt, wte.gpu, {}, out.gpu, seq, d, {}});
     expect_close(out, "embedding without positions");

@@ -144,8 +144,8 @@ TEST(TokenFile, RefusesBadFiles) {
 
 TEST(TokenFile, WideTokensHaveAHeader) {
   ScratchDirectory d;
-  EXPECT_EQ(token_file_name("x", 65536), "x.bin");
-  const std::string path = token_file_name(d.file("x"), 70000);
+  EXPECT_EQ(TokenFormat::plain(65536).file_name("x"), "x.bin");
+  const std::string path = TokenFormat::plain(70000).file_name(d.file("x"));
   write_token_file(path, {1, 69999, 3}, 70000);
   const TokenFile f(path, 70000);
   ASSERT_EQ(f.size(), 3);
@@ -171,25 +171,32 @@ TEST(Loader, AnEpochSeesEveryWindowOnceAndEpochsDiffer) {
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
   write_token_file(d.file("t.bin"), ids);
   const TokenFile file(d.file("t.bin"), 2000);
-  Loader loader(file, 5, 20, "epoch", 3);
-  EXPECT_EQ(loader.windows(), 50);
-  std::vector<int32_t> tokens(100), targets(100);
+  const Sequences rows(file, {20, "auto", "right"});
+  const Loader loader({{&rows, 0}}, 5, 20, "epoch", 3);
+  EXPECT_EQ(loader.rows(), 50);
+  EXPECT_FALSE(loader.packed());
+  Batch batch;
   std::vector<int32_t> first_epoch, second_epoch;
   for (int64_t step = 0; step < 20; ++step) {
-    loader.batch(step, tokens.data(), targets.data());
-    for (size_t i = 0; i < tokens.size(); ++i) EXPECT_EQ(targets[i], tokens[i] + 1);
-    for (size_t row = 0; row < 5; ++row) (step < 10 ? first_epoch : second_epoch).push_back(tokens[row * 20]);
+    loader.batch(step, batch);
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+      EXPECT_EQ(batch.targets[i], batch.tokens[i] + 1);
+      EXPECT_EQ(batch.positions[i], static_cast<int32_t>(i % 20));
+    }
+    for (size_t row = 0; row < 5; ++row)
+      (step < 10 ? first_epoch : second_epoch).push_back(batch.tokens[row * 20]);
   }
   EXPECT_NE(first_epoch, second_epoch);
   for (const auto& e : {first_epoch, second_epoch})
     EXPECT_EQ(std::set<int32_t>(e.begin(), e.end()).size(), 50u);
-  std::vector<int32_t> again(100);
-  loader.batch(3, tokens.data(), targets.data());
-  Loader(file, 5, 20, "epoch", 3).batch(3, again.data(), targets.data());
-  EXPECT_EQ(tokens, again);
-  Loader random(file, 5, 20, "random", 3);
-  for (int64_t step = 0; step < 50; ++step) random.batch(step, tokens.data(), targets.data());
-  EXPECT_THROW(Loader(file, 1, 1001, "epoch", 3), Error);
+  Batch again;
+  loader.batch(3, batch);
+  Loader({{&rows, 0}}, 5, 20, "epoch", 3).batch(3, again);
+  EXPECT_EQ(batch.tokens, again.tokens);
+  const Loader random({{&rows, 0}}, 5, 20, "random", 3);
+  for (int64_t step = 0; step < 50; ++step) random.batch(step, batch);
+  EXPECT_THROW(Sequences(file, {1001, "auto", "right"}), Error);
+  EXPECT_THROW(Sequences(file, {20, "pack", "right"}), Error);
 }
 
 TEST(Permute, IsABijection) {

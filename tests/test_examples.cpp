@@ -4,7 +4,8 @@
 
 #include "core/error.h"
 #include "data/examples/encoder.h"
-#include "data/loader.h"
+#include "data/prepare/records.h"
+#include "data/token_file.h"
 #include "io/file.h"
 #include "scratch.h"
 
@@ -103,19 +104,21 @@ TEST(Rows, MalformedOnesAreNamed) {
           "{\"prompt\":\"x\",\"completion\":\"\"}\n"
           "{\"text\":\"\\ud800 lone\"}\n"
           "[1]\n{\"other\":1}\n");
-  RowReader reader(d.file("x.jsonl"));
-  Row row;
-  std::string where, error;
+  const auto reader = RecordReader::open(d.file("x.jsonl"), {});
   std::vector<std::string> errors;
-  while (reader.next(row, where, error))
-    errors.push_back(error.empty() ? "" : where.substr(where.rfind(':')) + " " + error);
+  for (Record r; reader->next(r);) try {
+      parse_row(r.data, {});
+      errors.emplace_back();
+    } catch (const Error& e) {
+      errors.push_back(":" + std::to_string(r.number) + " " + e.what());
+    }
   ASSERT_EQ(errors.size(), 13u);
   EXPECT_EQ(errors[0], "");
   const char* words[] = {":2 is not valid",           ":3 'text'",
                          ":5 has no messages",        ":6 no message is the assistant's",
                          ":7 the role 'wizard'",      ":8 a message of the user is empty",
                          ":9 the speaker 'dog'",      ":10 'output'",
-                         ":11 'completion' is empty", ":12 is not valid",
+                         ":11 'completion' is empty", ":12 has half of a surrogate",
                          ":13 is not an object",      ":14 has none of"};
   for (size_t i = 1; i < errors.size(); ++i) EXPECT_EQ(errors[i].rfind(words[i - 1], 0), 0u) << errors[i];
 }
@@ -136,32 +139,38 @@ TEST(Documents, RoundTripAndDamage) {
   ScratchDirectory d;
   const std::string path = d.file("x.mtbin");
   {
-    DocumentWriter w(path, 100);
-    w.add({1, 2, 3}, {false, true, true});
-    w.add({4}, {true});
-    w.add({5, 6, 7, 8, 9}, {false, false, false, true, true});
+    TokenFormat format;
+    format.vocab_size = 100, format.flags = TokenFileHeader::kMarked;
+    TokenWriter w(path, format);
+    const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    const uint8_t trained[] = {0, 1, 1, 1, 0, 0, 0, 1, 1};
+    for (auto [first, count] : {std::pair{0, 3}, {3, 1}, {4, 5}}) {
+      w.begin_document();
+      w.add(ids + first, count, trained + first);
+    }
     w.finish();
   }
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
   const TokenFile f(path, 100);
   ASSERT_EQ(f.documents(), 3);
   EXPECT_EQ(f.document(2), (std::pair<int64_t, int64_t>(4, 5)));
-  EXPECT_FALSE(f.trained(0));
-  EXPECT_TRUE(f.trained(8));
-  int32_t tokens[4], targets[4];
-  EXPECT_EQ(read_document(f, 0, 4, tokens, targets), 2);
-  EXPECT_EQ(std::vector<int32_t>(tokens, tokens + 4), (std::vector<int32_t>{1, 2, 0, 0}));
-  EXPECT_EQ(std::vector<int32_t>(targets, targets + 4), (std::vector<int32_t>{2, 3, -1, -1}));
-  EXPECT_EQ(read_document(f, 1, 4, tokens, targets), 0);
-  EXPECT_EQ(read_document(f, 2, 2, tokens, targets), 0);  // cut before anything trained
-  EXPECT_EQ(read_document(f, 2, 4, tokens, targets), 2);
-  Loader loader(f, 2, 4, "epoch", 1);
-  EXPECT_EQ(loader.windows(), 3);
+  int32_t tokens[9];
+  uint8_t context[9];
+  f.read(0, 9, tokens, context);
+  EXPECT_EQ(tokens[0], 1);
+  EXPECT_EQ(std::vector<int>(context, context + 9), (std::vector<int>{1, 0, 0, 0, 1, 1, 1, 0, 0}));
   const std::string good = read_text_file(path);
   for (size_t cut = 0; cut < good.size(); cut += 3) {
     d.write("cut.mtbin", good.substr(0, cut));
     if (cut % 2 == 0 && cut < 8) continue;  // an even number of bytes without a header is a .bin
     EXPECT_THROW(TokenFile(d.file("cut.mtbin"), 100), Error) << cut;
+  }
+  for (size_t at = 64; at < good.size(); ++at) {  // the checksum sees every changed bit of tokens and index
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ (1 << (at % 7)));
+    if (at >= 64 + 36 && at < 64 + 40) continue;  // the pad between them
+    d.write("bad.mtbin", bad);
+    EXPECT_THROW(TokenFile(d.file("bad.mtbin"), int64_t{1} << 31), Error) << at;
   }
 }
 

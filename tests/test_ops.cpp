@@ -69,7 +69,8 @@ TEST_F(OpsTest, GemmRefusesShapesThatDisagree) {
 struct NaiveAttention {
   AttentionShape n;
   std::vector<double> out, dqkv;
-  NaiveAttention(const std::vector<float>& qkv, const std::vector<float>& dout, const AttentionShape& shape)
+  NaiveAttention(const std::vector<float>& qkv, const std::vector<float>& dout, const AttentionShape& shape,
+                 const std::vector<int32_t>& positions = {})
       : n(shape), out(static_cast<size_t>(n.batch * n.seq_len * n.q_width())), dqkv(qkv.size()) {
     const int64_t d = n.head_dim;
     const double scale = 1 / std::sqrt(static_cast<double>(d));
@@ -80,7 +81,9 @@ struct NaiveAttention {
       for (int64_t head = 0; head < n.num_heads; ++head)
         for (int64_t i = 0; i < n.seq_len; ++i) {
           const int64_t key = n.num_heads + head / n.group(), value = key + n.num_kv_heads;
-          const int64_t first = n.window > 0 ? std::max<int64_t>(0, i - n.window + 1) : 0;
+          int64_t first = n.window > 0 ? std::max<int64_t>(0, i - n.window + 1) : 0;
+          if (!positions.empty())
+            first = std::max(first, i - positions[static_cast<size_t>(s * n.seq_len + i)]);
           std::vector<double> p(static_cast<size_t>(i) + 1), dp(p.size());
           double total = 0, mean = 0;
           for (int64_t j = first; j <= i; ++j) {
@@ -132,6 +135,39 @@ TEST_F(OpsTest, AttentionMatchesTheNaiveOne) {
                                      view(delta, {b, h, t}),
                                      n,
                                      {}});
+    stream->synchronize();
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], want.out[i], 2e-6) << t << " " << n.window;
+    for (size_t i = 0; i < dqkv.size(); ++i) ASSERT_NEAR(dqkv[i], want.dqkv[i], 1e-5) << t << " " << n.window;
+  }
+}
+
+// Documents side by side: borders inside and between tiles, one-token documents, windows.
+TEST_F(OpsTest, PackedAttentionMatchesTheNaiveOne) {
+  for (const AttentionShape& n : kAttentionShapes) {
+    const int64_t b = n.batch, t = n.seq_len, h = n.num_heads, w = n.qkv_width(), c = n.q_width();
+    auto qkv = noise(b * t * w, 5, 2), dout = noise(b * t * c, 6);
+    std::vector<int32_t> positions(static_cast<size_t>(b * t));
+    for (int64_t i = 0; i < b * t; ++i) {
+      const bool starts =
+          i % t == 0 || random_u32(9, static_cast<uint64_t>(t), static_cast<uint64_t>(i)) % 29 == 0;
+      positions[static_cast<size_t>(i)] = starts ? 0 : positions[static_cast<size_t>(i) - 1] + 1;
+    }
+    std::vector<float> out(dout.size(), NAN), lse(static_cast<size_t>(b * h * t), NAN), dqkv(qkv.size(), NAN),
+        delta(lse.size());
+    const NaiveAttention want(qkv, dout, n, positions);
+    PackedDocuments documents;
+    documents.positions = Tensor(positions.data(), DType::i32, {b * t});
+    ops.attention(*stream,
+                  {view(qkv, {b, t, w}), view(out, {b, t, c}), view(lse, {b, h, t}), n, {}, documents});
+    ops.attention_backward(*stream, {view(qkv, {b, t, w}),
+                                     view(out, {b, t, c}),
+                                     view(lse, {b, h, t}),
+                                     view(dout, {b, t, c}),
+                                     view(dqkv, {b, t, w}),
+                                     view(delta, {b, h, t}),
+                                     n,
+                                     {},
+                                     documents});
     stream->synchronize();
     for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], want.out[i], 2e-6) << t << " " << n.window;
     for (size_t i = 0; i < dqkv.size(); ++i) ASSERT_NEAR(dqkv[i], want.dqkv[i], 1e-5) << t << " " << n.window;

@@ -133,20 +133,37 @@ void add_info(CLI::App& app, std::string& directory, MachineOptions& m, int& res
 
 void add_prepare(CLI::App& app, PrepareOptions& o, int& result) {
   CLI::App* sub = app.add_subcommand("prepare", "Turn a text or rows of examples into tokens");
-  sub->add_option("input", o.input,
-                  "UTF-8 text, or .jsonl or .json of conversations (messages, sharegpt, alpaca), prompts and "
-                  "completions, or texts")
-      ->required();
+  sub->add_option(
+      "input", o.inputs,
+      "files or directories: UTF-8 text, or .jsonl, .json or .parquet of texts, conversations "
+      "(messages, sharegpt, alpaca), prompts and completions, or preference pairs; .gz and .zst too");
+  sub->add_option("--dataset", o.dataset, "instead: a set that DATASET_DIR/dataset_info.json names");
+  sub->add_option("--dataset-dir,--dataset_dir", o.dataset_dir, "directory of dataset_info.json")
+      ->capture_default_str();
   sub->add_option("-o,--out", o.out_dir, "directory for the tokens and the tokenizer")->required();
   sub->add_option("--tokenizer", o.tokenizer,
                   "byte, char, a tokenizer.json, or a model's directory (whose chat template is used)")
       ->capture_default_str();
-  sub->add_option("--val-fraction", o.val_fraction, "share for validation: the text's end, or rows by chance")
+  sub->add_option("--val-fraction,--val_fraction", o.val_fraction,
+                  "share for validation: the end of a single text, else rows as nanoGPT draws them")
       ->capture_default_str();
+  sub->add_option("--seed", o.seed, "draws the validation rows")->capture_default_str();
+  sub->add_option("--format", o.format, "auto: .mtbin for fine-tuning sets and large vocabularies, else .bin")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "bin", "mtbin"}));
+  sub->add_option("--columns", o.columns,
+                  "how the rows name their columns, e.g. prompt=question,completion=answer");
+  sub->add_option("--text-column,--text_column", o.text_column, "column of texts")->capture_default_str();
   sub->add_option("--train-on,--train_on", o.train_on, "conversations: what is trained")
       ->capture_default_str()
       ->check(CLI::IsMember({"assistant", "last", "all"}));
   sub->add_flag("--strict", o.strict, "stop at the first row that cannot be used");
+  sub->add_flag("--restart", o.restart,
+                "start anew even if a killed run of the same command can be gone on with");
+  sub->add_option("--journal-seconds,--journal_seconds", o.journal_seconds,
+                  "seconds between records of how far it has come; a killed run goes on from the last")
+      ->capture_default_str();
+  sub->add_option("--threads", o.threads, "threads; 0: all cores")->check(CLI::NonNegativeNumber);
   sub->callback([&] { result = run_prepare(o); });
 }
 

@@ -24,14 +24,20 @@ int run_eval(const EvalOptions& options, const MachineOptions& machine);
 int run_info(const std::string& directory, const MachineOptions& machine);
 
 struct PrepareOptions {
-  std::string input, out_dir, tokenizer = "char";
+  std::vector<std::string> inputs;            ///< files and directories
+  std::string dataset, dataset_dir = "data";  ///< instead: a set of dataset_dir/dataset_info.json
+  std::string out_dir, tokenizer = "char";
   double val_fraction = 0.1;
-  std::string train_on = "assistant";  ///< rows: assistant | last | all
-  bool strict = false;                 ///< rows: stop at the first that cannot be used
+  int64_t seed = 2357;          ///< draws the validation rows; nanoGPT's
+  std::string format = "auto";  ///< auto | bin | mtbin
+  std::string columns, text_column = "text";
+  std::string train_on = "assistant";  ///< conversations: assistant | last | all
+  bool strict = false;                 ///< stop at the first row that cannot be used
+  bool restart = false;                ///< forget what a killed run left
+  int64_t threads = 0;
+  double journal_seconds = 10;  ///< between records of how far it has come
 };
 int run_prepare(const PrepareOptions& options);
-/// The part of it for .jsonl and .json.
-int prepare_rows(const PrepareOptions& options, const Tokenizer& tokenizer);
 
 struct DataCheckOptions {
   std::string file, tokenizer;

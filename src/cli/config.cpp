@@ -118,6 +118,43 @@ void set_field(TrainConfig& config, const std::string& name, const std::string& 
     fail(fmt::format("{}: unknown option '{}'; did you mean '{}'?", where, name, nearest(name, names)));
 }
 
+namespace {
+
+std::string joined(const YAML::Node& list, const std::string& where) {
+  std::string out;
+  for (const auto& item : list) {
+    if (!item.IsScalar()) fail(where + ": a list of paths was expected");
+    out += (out.empty() ? "" : ", ") + item.as<std::string>();
+  }
+  return out;
+}
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+}  // namespace
+
+std::vector<DataSet> data_sets(const std::string& option, const std::string& value) {
+  std::vector<DataSet> sets;
+  std::istringstream in(value);
+  for (std::string item; std::getline(in, item, ',');) {
+    const size_t equals = item.rfind('=');
+    DataSet set{trimmed(item.substr(0, equals))};
+    if (equals != std::string::npos && (!parse(trimmed(item.substr(equals + 1)), set.weight) ||
+                                        !(set.weight > 0) || !std::isfinite(set.weight)))
+      fail(fmt::format("{}: '{}': the weight behind = must be a positive number", option, trimmed(item)));
+    if (set.path.empty()) fail(fmt::format("{}: '{}' has an empty path", option, value));
+    sets.push_back(set);
+  }
+  const auto weighted =
+      std::count_if(sets.begin(), sets.end(), [](const DataSet& s) { return s.weight > 0; });
+  if (weighted != 0 && weighted != static_cast<int64_t>(sets.size()))
+    fail(fmt::format("{}: '{}': give every set a weight, or none", option, value));
+  return sets;
+}
+
 TrainConfig load_config(const std::string& path) {
   YAML::Node root;
   try {
@@ -132,10 +169,12 @@ TrainConfig load_config(const std::string& path) {
     const std::string where = fmt::format("{}:{}", path, entry.first.Mark().line + 1);
     if (!entry.first.IsScalar()) fail(where + ": an option's name was expected");
     const auto name = entry.first.as<std::string>();
-    if (!entry.second.IsScalar()) fail(fmt::format("{}: {}: a single value was expected", where, name));
+    const bool list = entry.second.IsSequence() && (name == "train_data" || name == "val_data");
+    if (!entry.second.IsScalar() && !list)
+      fail(fmt::format("{}: {}: a single value was expected", where, name));
     if (std::count(seen.begin(), seen.end(), name)) fail(fmt::format("{}: {} is given twice", where, name));
     seen.push_back(name);
-    set_field(config, name, entry.second.as<std::string>(), where);
+    set_field(config, name, list ? joined(entry.second, where) : entry.second.as<std::string>(), where);
   }
   return config;
 }

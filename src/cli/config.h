@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "model/model_spec.h"
 
@@ -33,11 +34,13 @@ namespace megatrain {
   FIELD(double, layer_norm_epsilon, 1e-5, "", "of layer norms and RMS norms") \
   FIELD(std::string, init_from, "", "", "Hugging Face model directory to start from; its shape wins") \
   SECTION("data") \
-  FIELD(std::string, train_data, "", "", "training tokens: a nanoGPT .bin (uint16) or a .mtbin, from prepare") \
-  FIELD(std::string, val_data, "", "", "validation tokens; empty: none") \
+  FIELD(std::string, train_data, "", "", "training tokens: a nanoGPT .bin (uint16) or a .mtbin, from prepare; several: a list, each with =weight if rows are not to be shared by size") \
+  FIELD(std::string, val_data, "", "", "validation tokens, one or several; empty: none") \
   FIELD(int64_t, sequence_length, 1024, "", "tokens of one sequence") \
   FIELD(int64_t, batch_size, 8, "", "sequences of one optimizer step") \
-  FIELD(std::string, sampling, "epoch", "epoch|random|sequential", "epoch: every window once, shuffled; random: nanoGPT's random offsets; sequential: in file order") \
+  FIELD(std::string, packing, "auto", "auto|stream|pack|pad", "stream: windows over the text; pack: whole documents side by side, kept apart in attention; pad: one a row; auto: pack for fine-tuning sets, else stream") \
+  FIELD(std::string, truncation, "right", "right|left|split|drop", "documents longer than sequence_length: which side is cut off, or in pieces, or left out") \
+  FIELD(std::string, sampling, "epoch", "epoch|random|sequential", "epoch: every row once, shuffled; random: nanoGPT's random offsets; sequential: in file order") \
   SECTION("optimizer") \
   FIELD(int64_t, num_steps, 1000, "", "optimizer steps") \
   FIELD(double, learning_rate, 6e-4, "", "") \
@@ -109,6 +112,13 @@ std::string alias_of(const std::string& name);
 /// Sets one option from text, by its name or its alias; `where` starts the error ("config.yaml", "--flag").
 void set_field(TrainConfig& config, const std::string& name, const std::string& value,
                const std::string& where);
+/// The sets that train_data or val_data name: "a.bin", or "a.bin=0.7, b.mtbin=0.3". Weights are given for
+/// all or for none (0).
+struct DataSet {
+  std::string path;
+  double weight = 0;
+};
+std::vector<DataSet> data_sets(const std::string& option, const std::string& value);
 /// Range checks that need no file or memory.
 void validate(const TrainConfig& config);
 /// The model the config asks for, given the data's vocabulary (0: unknown).

@@ -32,13 +32,14 @@ Findings inspect(const TokenFile& file, int64_t seq_len) {
   for (int64_t i = 0; i < file.documents(); ++i) {
     const auto [start, size] = file.document(i);
     std::vector<int32_t> ids(static_cast<size_t>(size));
-    file.read(start, size, ids.data());
+    std::vector<uint8_t> context(ids.size());
+    file.read(start, size, ids.data(), context.data());
     f.duplicated += seen[hash_of(ids)]++ > 0;
     f.longest = std::max(f.longest, size);
     f.tiny += size < 2, f.tokens += size;
     int64_t within = 0, beyond = 0;
     for (int64_t t = 1; t < size; ++t)
-      if (file.trained(start + t)) ++(t <= seq_len ? within : beyond);
+      if (!context[static_cast<size_t>(t)]) ++(t <= seq_len ? within : beyond);
     f.trained += within, f.lost += beyond;
     f.truncated += size > seq_len + 1;
     f.untrained += within + beyond == 0;
@@ -52,11 +53,12 @@ void show(const TokenFile& file, const Tokenizer& tokenizer, int64_t i) {
   const bool colour = isatty(STDOUT_FILENO);
   const auto [start, size] = file.document(i);
   std::vector<int32_t> ids(static_cast<size_t>(std::min<int64_t>(size, 400)));
-  file.read(start, static_cast<int64_t>(ids.size()), ids.data());
+  std::vector<uint8_t> context(ids.size());
+  file.read(start, static_cast<int64_t>(ids.size()), ids.data(), context.data());
   fmt::print("--- example {} ({} tokens)\n", i, size);
   bool inside = false;
   for (size_t t = 0; t <= ids.size(); ++t) {
-    const bool trained = t > 0 && t < ids.size() && file.trained(start + static_cast<int64_t>(t));
+    const bool trained = t > 0 && t < ids.size() && !context[t];
     if (trained != inside)
       fmt::print("{}", colour ? (trained ? "\x1b[32m" : "\x1b[0m") : (trained ? "⟦" : "⟧"));
     inside = trained;
@@ -67,15 +69,35 @@ void show(const TokenFile& file, const Tokenizer& tokenizer, int64_t i) {
 
 }  // namespace
 
+namespace {
+
+void check_vocabulary(const TokenFile& file, const Tokenizer* tokenizer, const std::string& where) {
+  if (file.vocabulary_hash() == 0) return fmt::print("  says nothing about its vocabulary\n");
+  if (!tokenizer) return fmt::print("  vocabulary {:016x}\n", file.vocabulary_hash());
+  if (tokenizer->hash() != file.vocabulary_hash())
+    fail(fmt::format(
+        "{}: was made with vocabulary {:016x} of {} tokens, {} has {:016x} of {}; prepare it again "
+        "with the model's tokenizer",
+        file.path(), file.vocabulary_hash(), file.vocab_size(), where, tokenizer->hash(),
+        tokenizer->vocab_size()));
+  fmt::print("  vocabulary {:016x}, as the tokenizer's\n", file.vocabulary_hash());
+}
+
+}  // namespace
+
 int run_data_check(const DataCheckOptions& o) {
   std::string directory = o.tokenizer;
   if (directory.empty()) directory = std::filesystem::path(o.file).parent_path().string();
   const auto tokenizer = load_tokenizer(directory.empty() ? "." : directory);
+  if (!o.tokenizer.empty() && !tokenizer) fail(o.tokenizer + ": has no tokenizer");
   const TokenFile file(o.file, tokenizer ? tokenizer->vocab_size() : std::numeric_limits<int32_t>::max());
   fmt::print("{}: {} tokens, {}\n", o.file, file.size(),
              tokenizer ? fmt::format("{} tokenizer of {}", tokenizer->kind(), tokenizer->vocab_size())
                        : "no tokenizer beside it");
-  if (file.documents() == 0) {
+  file.verify(show_progress("reading"));
+  check_vocabulary(file, tokenizer.get(), directory);
+  if (file.documents() == 0 || !file.marked()) {
+    if (file.documents() > 0) fmt::print("  {} documents\n", file.documents());
     fmt::print("  one stream; windows of {}: {}\n", o.sequence_length, (file.size() - 1) / o.sequence_length);
     return 0;
   }
@@ -90,6 +112,7 @@ int run_data_check(const DataCheckOptions& o) {
                                                   {"nothing trained at all", f.untrained},
                                                   {"fewer than two tokens", f.tiny},
                                                   {"duplicates of an earlier one", f.duplicated}};
+  if (file.pairs()) fmt::print("  preference pairs: each two examples are a chosen and a rejected answer\n");
   for (const auto& [what, count] : rows) fmt::print("  {:<32}{}\n", what, count);
   for (int64_t i = 0; tokenizer && i < std::min(o.examples, file.documents()); ++i) show(file, *tokenizer, i);
   if (f.emptied + f.untrained == file.documents())

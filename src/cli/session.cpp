@@ -10,7 +10,6 @@
 
 #include "core/error.h"
 #include "core/units.h"
-#include "data/loader.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/host_memory.h"
 #include "io/hf_model.h"
@@ -96,35 +95,22 @@ std::string Session::summary() const {
                      name_of(plan.step.compute), host);
 }
 
-namespace {
-
-// Window `i` of a stream, or document `i`; returns the number of targets.
-int64_t evaluation_row(const TokenFile& file, int64_t i, int64_t t, int32_t* tokens, int32_t* targets) {
-  if (file.documents() > 0) return read_document(file, i, t, tokens, targets);
-  const int64_t start = i * t, count = std::min(t, file.size() - 1 - start);
-  file.read(start, count, tokens);
-  file.read(start + 1, count, targets);
-  return count;
-}
-
-}  // namespace
-
-Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches) {
-  const int64_t t = engine.plan().seq_len, b = engine.plan().batch;
-  if (file.size() < 2) fail(file.path() + ": has no token to predict");
-  const int64_t windows = file.documents() > 0 ? file.documents() : (file.size() - 1 + t - 1) / t;
-  int64_t batches = (windows + b - 1) / b;
+Evaluation evaluate(Engine& engine, const Sequences& rows, int64_t max_batches) {
+  const int64_t t = engine.plan().seq_len, b = engine.plan().batch, count = rows.count_with_partial();
+  int64_t batches = (count + b - 1) / b;
   if (max_batches > 0) batches = std::min(batches, max_batches);
-  std::vector<int32_t> tokens(static_cast<size_t>(b * t)), targets(tokens.size());
+  Batch batch;
+  batch.resize(b, t);
   Evaluation result;
   auto last_word = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < batches && !interrupted(); ++i) {
-    std::fill(tokens.begin(), tokens.end(), 0);
-    std::fill(targets.begin(), targets.end(), -1);
-    for (int64_t row = 0; row < b && i * b + row < windows; ++row)
-      result.tokens +=
-          evaluation_row(file, i * b + row, t, tokens.data() + row * t, targets.data() + row * t);
-    result.loss += engine.evaluate(tokens.data(), targets.data());
+    std::fill(batch.targets.begin(), batch.targets.end(), -1);
+    for (int64_t row = 0; row < b && i * b + row < count; ++row)
+      result.tokens += rows.read(i * b + row, &batch.tokens[static_cast<size_t>(row * t)],
+                                 &batch.targets[static_cast<size_t>(row * t)],
+                                 &batch.positions[static_cast<size_t>(row * t)]);
+    result.loss += engine.evaluate(batch.tokens.data(), batch.targets.data(),
+                                   engine.plan().packed ? batch.positions.data() : nullptr);
     if (std::chrono::steady_clock::now() - last_word > std::chrono::seconds(2)) {
       fmt::print(stderr, "  evaluating: batch {} of {}\n", i + 1, batches);
       last_word = std::chrono::steady_clock::now();

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "data/token_file.h"
+#include "data/sequences.h"
 #include "data/tokenizer.h"
 #include "engine/devices.h"
 #include "engine/engine.h"
@@ -42,12 +42,12 @@ struct Session {
 /// A saved model, ready for evaluation or generation.
 Session load_session(const std::string& directory, const PlanRequest& request, const MachineOptions& machine);
 
-/// Mean loss over up to `max_batches` batches (0: all) of non-overlapping windows, the last one partial.
+/// Mean loss over up to `max_batches` batches (0: all) of rows in order; a stream's last one is partial.
 struct Evaluation {
   double loss = 0;
   int64_t tokens = 0;
 };
-Evaluation evaluate(Engine& engine, const TokenFile& file, int64_t max_batches);
+Evaluation evaluate(Engine& engine, const Sequences& rows, int64_t max_batches);
 
 /// Prints "  what: 40%" on stderr at most every two seconds.
 ProgressFn show_progress(const std::string& what);

@@ -55,26 +55,57 @@ class Trainer {
   // Everything that can be refused is refused here, before memory is taken or a file is written.
   void prepare() {
     validate(c_);
-    if (c_.train_data.empty()) fail("train_data: not set; name a .bin made by 'megatrain prepare'");
-    const std::string beside = fs::path(c_.train_data).parent_path().string();
+    const std::vector<DataSet> named = data_sets("train_data", c_.train_data);
+    if (named.empty()) fail("train_data: not set; name a .bin made by 'megatrain prepare'");
+    const std::string beside = fs::path(named[0].path).parent_path().string();
     tokenizer_ = load_tokenizer(beside.empty() ? "." : beside);
     ModelSpec spec = c_.init_from.empty() ? model_spec(c_, tokenizer_ ? tokenizer_->vocab_size() : 0)
                                           : read_model_spec(c_.init_from);
     if (!c_.init_from.empty()) spec.dropout = c_.dropout;
-    PlanRequest request;
-    request.batch = c_.batch_size, request.seq_len = c_.sequence_length;
-    request.update_in_backward = c_.max_gradient_norm == 0;
-    session_ = Session::plan_for(spec, request, machine_of(c_));
     if (tokenizer_ && tokenizer_->vocab_size() > spec.vocab_size)
       fail(fmt::format("vocab_size: {} is less than the {} tokens of the data's tokenizer", spec.vocab_size,
                        tokenizer_->vocab_size()));
-    train_ = std::make_unique<TokenFile>(c_.train_data, spec.vocab_size);
-    if (!c_.val_data.empty()) val_ = std::make_unique<TokenFile>(c_.val_data, spec.vocab_size);
-    loader_ = std::make_unique<Loader>(*train_, c_.batch_size, c_.sequence_length, c_.sampling,
-                                       static_cast<uint64_t>(c_.seed));
+    open_data(spec.vocab_size);
+    PlanRequest request;
+    request.packed = loader_->packed();
+    request.batch = c_.batch_size, request.seq_len = c_.sequence_length;
+    request.update_in_backward = c_.max_gradient_norm == 0;
+    session_ = Session::plan_for(spec, request, machine_of(c_));
     ensure_writable_directory(c_.out_dir);
     if (!c_.trace.empty())
       write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end
+  }
+
+  void open_data(int64_t vocab_size) {
+    const auto open = [&](const DataSet& set, bool train) {
+      files_.push_back(std::make_unique<TokenFile>(set.path, vocab_size));
+      check_vocabulary(*files_.back());
+      SequenceOptions o{c_.sequence_length, c_.packing, c_.truncation};
+      const bool documents = files_.back()->documents() > 0;
+      if (!train && !documents) o.packing = "stream";
+      return std::make_unique<Sequences>(*files_.back(), o);
+    };
+    std::vector<WeightedSet> sets;
+    for (const DataSet& set : data_sets("train_data", c_.train_data)) {
+      train_.push_back(open(set, true));
+      sets.push_back({train_.back().get(), set.weight});
+    }
+    for (const DataSet& set : data_sets("val_data", c_.val_data)) val_.push_back(open(set, false));
+    loader_ = std::make_unique<Loader>(std::move(sets), c_.batch_size, c_.sequence_length, c_.sampling,
+                                       static_cast<uint64_t>(c_.seed));
+  }
+
+  // The data's vocabulary against the model's: equal sizes may still be different tokens.
+  void check_vocabulary(const TokenFile& file) {
+    if (c_.init_from.empty() || file.vocabulary_hash() == 0) return;
+    if (!model_hash_) {
+      const auto tokenizer = load_tokenizer(c_.init_from);
+      model_hash_ = tokenizer ? tokenizer->hash() : 0;
+    }
+    if (*model_hash_ != 0 && *model_hash_ != file.vocabulary_hash())
+      fail(fmt::format(
+          "{}: was made with another vocabulary than {}'s tokenizer; prepare it with --tokenizer {}",
+          file.path(), c_.init_from, c_.init_from));
   }
 
   void announce() const {
@@ -86,8 +117,12 @@ class Trainer {
         "blocks resident\n",
         p.batch, p.seq_len, p.micro_batches(), p.micro_batches() == 1 ? "" : "es", p.micro_batch, p.waves(),
         p.waves() == 1 ? "" : "s", p.resident_blocks, blocks);
-    fmt::print("{}data: {} has {} tokens, {} windows an epoch\n", memory_table(session_.plan), c_.train_data,
-               format_count(static_cast<double>(train_->size())), loader_->windows());
+    fmt::print("{}", memory_table(session_.plan));
+    for (const auto& set : train_)
+      fmt::print("data: {} has {} tokens, {}\n", set->file().path(),
+                 format_count(static_cast<double>(set->file().size())), set->summary().text());
+    if (train_.size() > 1)
+      fmt::print("data: {} rows an epoch from {} sets\n", loader_->rows(), train_.size());
   }
 
   void allocate() {
@@ -104,8 +139,7 @@ class Trainer {
     write_file_atomically(c_.out_dir + "/config.yaml", config_yaml(c_));
     metrics_.emplace(c_.out_dir + "/metrics.jsonl");
     tensorboard_.emplace(c_.out_dir);
-    tokens_.resize(static_cast<size_t>(c_.batch_size * c_.sequence_length));
-    targets_.resize(tokens_.size());
+    prefetcher_ = std::make_unique<Prefetcher>(*loader_);
     started_ = last_line_ = Clock::now();
   }
 
@@ -128,19 +162,21 @@ class Trainer {
   }
 
   void one_step() {
-    loader_->batch(step_, tokens_.data(), targets_.data());
+    const Batch& batch = prefetcher_->get(step_);
     StepSettings settings;
     settings.optimizer = {learning_rate(), c_.adam_beta1, c_.adam_beta2, c_.adam_epsilon, c_.weight_decay};
     settings.max_gradient_norm = c_.max_gradient_norm;
     settings.seed = static_cast<uint64_t>(c_.seed);
-    const StepResult r = engine_->train_step(tokens_.data(), targets_.data(), settings);
+    const StepResult r = engine_->train_step(batch.tokens.data(), batch.targets.data(), settings,
+                                             session_.plan.step.packed ? batch.positions.data() : nullptr);
     account(r);
     const int64_t done = step_ + 1;
     log(r, settings.optimizer.learning_rate);
     if (!c_.trace.empty() && done > c_.num_steps - c_.trace_steps)
       trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done));
     check_finite(r);
-    if (val_ && c_.eval_interval > 0 && done % c_.eval_interval == 0 && done < c_.num_steps) validate_now();
+    if (!val_.empty() && c_.eval_interval > 0 && done % c_.eval_interval == 0 && done < c_.num_steps)
+      validate_now();
     if (c_.save_interval > 0 && done % c_.save_interval == 0 && done < c_.num_steps) save();
   }
 
@@ -196,7 +232,14 @@ class Trainer {
 
   void validate_now() {
     const Clock::time_point start = Clock::now();
-    const Evaluation e = evaluate(*engine_, *val_, c_.eval_batches);
+    Evaluation e;
+    for (const auto& set : val_) {
+      const Evaluation one = evaluate(*engine_, *set, c_.eval_batches);
+      if (val_.size() > 1)
+        fmt::print("  {}: loss {:.4f} on {} tokens\n", set->file().path(), one.loss, one.tokens);
+      e.loss += one.loss * static_cast<double>(one.tokens), e.tokens += one.tokens;
+    }
+    e.loss /= static_cast<double>(std::max<int64_t>(e.tokens, 1));
     fmt::print("validation after step {}: loss {:.4f}, perplexity {:.2f} on {} tokens\n",
                step_ + (step_ < c_.num_steps), e.loss, std::exp(e.loss),
                format_count(static_cast<double>(e.tokens)));
@@ -220,7 +263,7 @@ class Trainer {
   }
 
   void finish() {
-    if (val_ && !interrupted()) validate_now();
+    if (!val_.empty() && !interrupted()) validate_now();
     save();
     if (!c_.trace.empty()) trace_.write(c_.trace);
     if (interrupted()) {
@@ -253,12 +296,14 @@ class Trainer {
   std::optional<ModelSource> source_;
   Session session_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<TokenFile> train_, val_;
+  std::vector<std::unique_ptr<TokenFile>> files_;
+  std::vector<std::unique_ptr<Sequences>> train_, val_;
   std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Prefetcher> prefetcher_;
+  std::optional<uint64_t> model_hash_;
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   TraceFile trace_;
-  std::vector<int32_t> tokens_, targets_;
   int64_t step_ = 0, skipped_ = 0;
   Clock::time_point started_, last_line_;
   Window since_line_;

@@ -1,16 +1,18 @@
 #pragma once
-// defines: TokenFile, write_token_file, DocumentWriter — nanoGPT's .bin (uint16 token ids, no header) and
-// .mtbin (a header, uint16 or uint32), told apart by the header's magic.
+// defines: TokenFile, TokenWriter — nanoGPT's .bin (uint16 token ids, no header) and .mtbin (a header, uint16
+// or uint32, documents), told apart by the header's magic.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/progress.h"
+
 namespace megatrain {
 
 /// The first 64 bytes of a .mtbin, little-endian. The tokens follow and, at the next multiple of 8, the index
 /// of each document's first token and the number of tokens (uint64, documents + 1 of them; none when
-/// documents is 0). Zero means "not said" for hash and checksum.
+/// documents is 0). Zero means "not said" for hash and checksum (Checksum over tokens, then index).
 struct TokenFileHeader {
   char magic[8] = {'M', 'T', 'B', 'I', 'N', '\n', 0, 0};
   uint32_t version = 1;
@@ -18,13 +20,24 @@ struct TokenFileHeader {
   uint64_t tokens = 0, documents = 0, vocab_size = 0, vocabulary_hash = 0, checksum = 0, flags = 0;
   /// Fine-tuning sets: bit 31 of a token says that it is context, not a target.
   static constexpr uint64_t kMarked = 1;
+  /// Preference pairs: documents 2i and 2i + 1 are the chosen and the rejected answer.
+  static constexpr uint64_t kPairs = 2;
   static constexpr uint32_t kContext = uint32_t{1} << 31;
 };
 static_assert(sizeof(TokenFileHeader) == 64);
 
-/// Maps a token file read-only. Refuses missing, empty, damaged or odd-sized files, and token ids >=
-/// vocab_size (files up to 512 M tokens are read through at once; larger ones are checked as their tokens are
-/// used).
+/// Runs over a file's values; each step can be undone, so no single changed value goes unseen.
+struct Checksum {
+  uint64_t state = 0;
+  void add(uint64_t value) {
+    state = (state ^ value) * 0x9E3779B97F4A7C15ull;
+    state ^= state >> 32;
+  }
+};
+
+/// A token file, read piece by piece (no mapping: a file that shrinks is an error, not a SIGBUS). Refuses
+/// missing, empty, damaged or odd-sized files, and token ids >= vocab_size (files up to 512 M tokens are
+/// read through at once, the checksum included; larger ones are checked as their tokens are used).
 class TokenFile {
  public:
   TokenFile(const std::string& path, int64_t vocab_size);
@@ -32,62 +45,84 @@ class TokenFile {
   TokenFile(const TokenFile&) = delete;
   TokenFile& operator=(const TokenFile&) = delete;
 
-  int64_t size() const { return size_; }  ///< in tokens
+  int64_t size() const { return static_cast<int64_t>(header_.tokens); }
   const std::string& path() const { return path_; }
-  /// Copies tokens [first, first + count), checked against the vocabulary.
-  void read(int64_t first, int64_t count, int32_t* out) const;
+  /// Copies tokens [first, first + count), checked against the vocabulary. `context` (may be null) gets 1 for
+  /// tokens that are no targets. Safe to call from several threads.
+  void read(int64_t first, int64_t count, int32_t* out, uint8_t* context = nullptr) const;
   /// 0: one stream of text.
-  int64_t documents() const { return documents_; }
+  int64_t documents() const { return static_cast<int64_t>(header_.documents); }
   /// First token of document i and its number of tokens.
   std::pair<int64_t, int64_t> document(int64_t i) const;
-  /// False for tokens that are context only.
-  bool trained(int64_t i) const { return !marked_ || !(raw(i) & TokenFileHeader::kContext); }
+  bool marked() const { return header_.flags & TokenFileHeader::kMarked; }
+  bool pairs() const { return header_.flags & TokenFileHeader::kPairs; }
+  uint64_t vocabulary_hash() const { return header_.vocabulary_hash; }
+  uint64_t vocab_size() const { return header_.vocab_size; }
+  /// Reads everything: ids in range, checksum right (where the file has one). Throws Error.
+  void verify(const ProgressFn& progress) const;
 
  private:
-  void map_file();
+  void open_file();
   void read_header(int64_t vocab_size);
-  void read_documents(const TokenFileHeader& header);
-  uint32_t token(int64_t i) const { return marked_ ? raw(i) & ~TokenFileHeader::kContext : raw(i); }
-  uint32_t raw(int64_t i) const {
-    return wide_ ? reinterpret_cast<const uint32_t*>(data_)[i] : reinterpret_cast<const uint16_t*>(data_)[i];
-  }
-  [[noreturn]] void refuse_token(int64_t position) const;
+  void read_documents();
+  void read_bytes(int64_t at, void* out, int64_t bytes) const;
+  [[noreturn]] void refuse_token(uint32_t token, int64_t position) const;
 
   std::string path_;
-  int64_t vocab_size_, size_ = 0, mapped_ = 0;
-  void* map_ = nullptr;
-  const unsigned char* data_ = nullptr;  // the first token
-  bool wide_ = false, marked_ = false;
-  int64_t documents_ = 0;
-  const uint64_t* starts_ = nullptr;
-};
-
-/// Writes a .mtbin of documents one by one, under a temporary name until finish().
-class DocumentWriter {
- public:
-  DocumentWriter(const std::string& path, int64_t vocab_size);
-  ~DocumentWriter();
-  DocumentWriter(const DocumentWriter&) = delete;
-  DocumentWriter& operator=(const DocumentWriter&) = delete;
-  /// `trained`: one per id.
-  void add(const std::vector<int32_t>& ids, const std::vector<bool>& trained);
-  void finish();
-  int64_t documents() const { return static_cast<int64_t>(starts_.size()); }
-  int64_t tokens() const { return static_cast<int64_t>(tokens_); }
-
- private:
-  void flush();
-  std::string path_, temporary_, buffer_;
+  int64_t vocab_size_, bytes_ = 0, first_byte_ = 0;
   int fd_ = -1;
-  int64_t vocab_size_;
-  uint64_t tokens_ = 0;
+  TokenFileHeader header_;
   std::vector<uint64_t> starts_;
 };
 
-/// "train" becomes train.bin or, for vocabularies beyond 65,536, train.mtbin.
-std::string token_file_name(const std::string& stem, int64_t vocab_size);
-/// Writes ids in the form that the name's ending asks for, under a temporary name; returns when the file is
-/// whole on disk.
+/// What a token file holds besides tokens.
+struct TokenFormat {
+  bool headed = true, wide = true;
+  uint64_t vocab_size = 0, vocabulary_hash = 0, flags = 0;
+  /// .bin for vocabularies up to 65,536 without documents, else .mtbin.
+  static TokenFormat plain(int64_t vocab_size);
+  std::string file_name(const std::string& stem) const { return stem + (headed ? ".mtbin" : ".bin"); }
+};
+
+/// Writes a token file piece by piece, under temporary names until finish().
+class TokenWriter {
+ public:
+  /// Where a writer stands; with the files as they were at sync() it can go on from there.
+  struct State {
+    uint64_t tokens = 0, documents = 0, checksum = 0;
+  };
+  TokenWriter(const std::string& path, const TokenFormat& format);
+  /// Goes on from a state that sync() returned: what was written later is cut off. Throws Error when the
+  /// files hold less.
+  TokenWriter(const std::string& path, const TokenFormat& format, const State& state);
+  ~TokenWriter();
+  TokenWriter(const TokenWriter&) = delete;
+  TokenWriter& operator=(const TokenWriter&) = delete;
+
+  /// Tokens of the document in progress; `trained` (one per token, null: all).
+  void add(const int32_t* ids, int64_t count, const uint8_t* trained = nullptr);
+  void begin_document();
+  /// Brings all to disk.
+  State sync();
+  void finish();
+  /// Leaves the temporary files where they are if finish() is not called.
+  void keep() { keep_ = true; }
+  /// Removes them.
+  void discard() { keep_ = false; }
+  const State& state() const { return state_; }
+
+ private:
+  void open_files(const State& from);
+  void flush();
+  std::string path_, tokens_path_, index_path_, buffer_, index_buffer_;
+  TokenFormat format_;
+  int fd_ = -1, index_fd_ = -1;
+  State state_;
+  bool keep_ = false;
+};
+
+/// Writes one stream of ids in the form that the name's ending asks for; returns when the file is whole on
+/// disk.
 void write_token_file(const std::string& path, const std::vector<int32_t>& ids, int64_t vocab_size = 0);
 
 }  // namespace megatrain

@@ -17,6 +17,14 @@ namespace {
 
 constexpr const char* kMetaFile = "/meta.json";  // byte and char vocabularies
 
+// Length of the text without a code point that its end cuts in two.
+size_t whole_code_points(std::string_view text) {
+  size_t end = text.size();
+  while (end > 0 && text.size() - end < 3 && (text[end - 1] & 0xc0) == 0x80) --end;
+  if (end == 0) return text.size();
+  return next_code_point(text, end - 1) > 0 ? text.size() : end - 1;
+}
+
 class ByteTokenizer : public Tokenizer {
  public:
   std::string kind() const override { return "byte"; }
@@ -25,6 +33,7 @@ class ByteTokenizer : public Tokenizer {
               const std::function<void(size_t)>&) const override {
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
+  size_t cut(std::string_view text) const override { return text.size(); }
   std::string decode(int32_t id) const override { return std::string(1, static_cast<char>(id)); }
   void save(const std::string& directory) const override {
     write_file_atomically(directory + kMetaFile,
@@ -52,6 +61,7 @@ class CharTokenizer : public Tokenizer {
       if (progress && ids.size() % 1000000 == 0) progress(at);
     }
   }
+  size_t cut(std::string_view text) const override { return whole_code_points(text); }
   std::string decode(int32_t id) const override {
     return id >= 0 && id < vocab_size() ? chars_[static_cast<size_t>(id)] : "";
   }
@@ -66,6 +76,17 @@ class CharTokenizer : public Tokenizer {
 };
 
 }  // namespace
+
+// FNV-1a.
+uint64_t Tokenizer::hash() const {
+  uint64_t h = 0xcbf29ce484222325ull;
+  for (int64_t id = 0; id < vocab_size(); ++id) {
+    for (char c : decode(static_cast<int32_t>(id)))
+      h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+    h = (h ^ 256) * 0x100000001b3ull;
+  }
+  return std::max<uint64_t>(h, 1);
+}
 
 size_t next_code_point(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
@@ -89,14 +110,22 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() {
   return std::make_unique<ByteTokenizer>();
 }
 
-std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text) {
-  std::set<std::string, std::less<>> seen;  // UTF-8 order is code point order
+void add_characters(std::string_view text, std::set<std::string, std::less<>>& seen) {
   for (size_t at = 0, n; at < text.size(); at += n) {
     n = next_code_point(text, at);
     if (n == 0) fail(fmt::format("byte {} is not valid UTF-8; use the byte tokenizer", at));
     if (!seen.contains(text.substr(at, n))) seen.emplace(text.substr(at, n));
   }
+}
+
+std::unique_ptr<Tokenizer> make_char_tokenizer(const std::set<std::string, std::less<>>& seen) {
   return std::make_unique<CharTokenizer>(std::vector<std::string>(seen.begin(), seen.end()));
+}
+
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text) {
+  std::set<std::string, std::less<>> seen;
+  add_characters(text, seen);
+  return make_char_tokenizer(seen);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory) {

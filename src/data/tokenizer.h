@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +28,15 @@ class Tokenizer {
   /// vocabulary cannot express.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids,
                       const std::function<void(size_t)>& progress = {}) const = 0;
+  /// The same, but what looks like a special token is plain text: for corpora (tiktoken's encode_ordinary).
+  virtual void encode_ordinary(std::string_view text, std::vector<int32_t>& ids) const { encode(text, ids); }
+  /// Largest place where `text` may be cut so that its parts, encoded one by one, give the ids of the whole;
+  /// 0: nowhere that is known.
+  virtual size_t cut(std::string_view) const { return 0; }
   /// Bytes of one token; concatenated they are the text.
   virtual std::string decode(int32_t id) const = 0;
+  /// Of the bytes of every token: equal for tokenizers with the same vocabulary, never 0.
+  uint64_t hash() const;
   /// Writes what load_tokenizer needs into a directory.
   virtual void save(const std::string& directory) const = 0;
 };
@@ -36,6 +44,9 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 /// Vocabulary = the sorted code points of `text` (nanoGPT's shakespeare_char).
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text);
+/// The same from characters gathered piece by piece (UTF-8 order is code point order).
+void add_characters(std::string_view text, std::set<std::string, std::less<>>& seen);
+std::unique_ptr<Tokenizer> make_char_tokenizer(const std::set<std::string, std::less<>>& seen);
 /// Hugging Face's tokenizer.json (BPE: byte-level as GPT-2, Llama 3, Qwen; or SentencePiece-like as Llama 2,
 /// Mistral), or a directory with it or with GPT-2's vocab.json and merges.txt. Gives the same ids as the
 /// tokenizers package; what it does not understand it refuses.

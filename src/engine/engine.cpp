@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "engine/documents.h"
 #include "engine/runner.h"
 
 namespace megatrain {
@@ -49,7 +50,8 @@ void Engine::place_buffers() {
   if (const int w = buffers_.workspace(); w >= 0)
     device_.ops().set_workspace(memory_[static_cast<size_t>(w)],
                                 buffers_.list()[static_cast<size_t>(w)].bytes);
-  host_tokens_ = static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 8 + plan_.batch * 4));
+  host_tokens_ =
+      static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 4 * plan_.ints_per_token() + plan_.batch * 4));
 }
 
 Schedule Engine::build(int kind, bool pending) const {
@@ -94,12 +96,19 @@ void Engine::run(const Schedule& s, const StepSettings* settings) {
   }
 }
 
-int64_t Engine::set_batch(const int32_t* tokens, const int32_t* targets) {
+int64_t Engine::set_batch(const int32_t* tokens, const int32_t* targets, const int32_t* positions) {
   int64_t count = 0;
+  groups_.resize(static_cast<size_t>(plan_.micro_batches()));
   for (int64_t m = 0, at = 0; m < plan_.micro_batches(); ++m) {
     const int64_t n = plan_.sequences_of(m) * plan_.seq_len;
-    std::memcpy(host_tokens_ + 2 * at, tokens + at, static_cast<size_t>(n) * 4);
-    std::memcpy(host_tokens_ + 2 * at + n, targets + at, static_cast<size_t>(n) * 4);
+    int32_t* out = host_tokens_ + plan_.ints_per_token() * at;
+    std::memcpy(out, tokens + at, static_cast<size_t>(n) * 4);
+    std::memcpy(out + n, targets + at, static_cast<size_t>(n) * 4);
+    if (plan_.packed) {
+      for (int64_t i = 0; i < n; ++i)
+        out[2 * n + i] = positions ? positions[at + i] : static_cast<int32_t>(i % plan_.seq_len);
+      groups_[static_cast<size_t>(m)] = find_documents(out + 2 * n, n, plan_.seq_len, out + 3 * n);
+    }
     for (int64_t i = at; i < at + n; ++i) count += targets[i] >= 0;
     at += n;
   }
@@ -117,9 +126,10 @@ double Engine::squared_norm() const {
   return std::accumulate(r, r + model_.unit_count(), 0.0);
 }
 
-StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, const StepSettings& settings) {
+StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, const StepSettings& settings,
+                              const int32_t* positions) {
   StepResult result;
-  result.target_tokens = target_tokens_ = set_batch(tokens, targets);
+  result.target_tokens = target_tokens_ = set_batch(tokens, targets, positions);
   if (target_tokens_ == 0) fail("this step has no target token: every label is masked; check the data");
   run(cached(kTrain, pending_.active), &settings);
   result.loss = loss_sum() / static_cast<double>(target_tokens_);
@@ -141,7 +151,7 @@ StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, con
 
 double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens,
                             const int32_t* targets, const StepSettings& settings) {
-  target_tokens_ = set_batch(tokens, targets);
+  target_tokens_ = set_batch(tokens, targets, nullptr);
   executor_.run(schedule, memory_, Runner(*this, &settings), exec, &timeline_);
   return loss_sum();
 }
@@ -152,17 +162,17 @@ void Engine::finish_update() {
   pending_.active = false;
 }
 
-double Engine::evaluate(const int32_t* tokens, const int32_t* targets) {
+double Engine::evaluate(const int32_t* tokens, const int32_t* targets, const int32_t* positions) {
   finish_update();
-  set_batch(tokens, targets);
+  set_batch(tokens, targets, positions);
   run(cached(kEvaluate, false), nullptr);
   return loss_sum();
 }
 
-const float* Engine::logits(const int32_t* tokens, int64_t position) {
+const float* Engine::logits(const int32_t* tokens, int64_t position, const int32_t* positions) {
   logits_position_ = position;
   const std::vector<int32_t> no_targets(static_cast<size_t>(plan_.batch * plan_.seq_len), -1);
-  set_batch(tokens, no_targets.data());
+  set_batch(tokens, no_targets.data(), positions);
   return run_logits();
 }
 

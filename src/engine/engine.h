@@ -42,17 +42,19 @@ class Engine {
   ~Engine();
 
   /// Forward, backward and (at the latest in the next call) the update. tokens, targets: [batch · seq_len];
-  /// a negative target is ignored. `plan.batch` sequences.
-  StepResult train_step(const int32_t* tokens, const int32_t* targets, const StepSettings& settings);
+  /// a negative target is ignored. `plan.batch` sequences. A packed plan takes positions: each token's place
+  /// in its document; none: every sequence is one document.
+  StepResult train_step(const int32_t* tokens, const int32_t* targets, const StepSettings& settings,
+                        const int32_t* positions = nullptr);
   /// Applies the pending update: call before reading the store (evaluation does so itself).
   void finish_update();
   /// Sum of losses over the batch's target tokens, without dropout.
-  double evaluate(const int32_t* tokens, const int32_t* targets);
+  double evaluate(const int32_t* tokens, const int32_t* targets, const int32_t* positions = nullptr);
   /// The loss sum of each micro-batch of the last evaluate() (with micro-batches of one: of each sequence).
   const double* losses() const;
   /// logits [sequences, V] (host memory, valid until the next call) of one position; needs a plan with
   /// training = false and one micro-batch.
-  const float* logits(const int32_t* tokens, int64_t position);
+  const float* logits(const int32_t* tokens, int64_t position, const int32_t* positions = nullptr);
   /// Generation, with a plan that has a cache: `count` (at most seq_len) tokens of each sequence, [batch,
   /// count], that follow the past[b] tokens which the cache holds of sequence b. Their keys and values are
   /// kept. Returns logits [batch, V] of the last token, as logits() does. Tokens beyond a sequence's end are
@@ -89,7 +91,7 @@ class Engine {
   const float* run_logits();
   const Schedule& cached(int kind, bool pending);
   void run(const Schedule& schedule, const StepSettings* settings);
-  int64_t set_batch(const int32_t* tokens, const int32_t* targets);
+  int64_t set_batch(const int32_t* tokens, const int32_t* targets, const int32_t* positions);
   double loss_sum() const;
   double squared_norm() const;
 
@@ -103,11 +105,12 @@ class Engine {
   Executor executor_;
   std::vector<void*> memory_;                      // per buffer
   std::vector<std::pair<void*, int64_t>> pinned_;  // host buffers this engine owns
-  int32_t* host_tokens_ = nullptr;                 // [batch·T] tokens, then targets, per micro-batch
-  std::vector<bool> loaded_;                       // per unit: resident buffer holds the current weights
+  int32_t* host_tokens_ = nullptr;  // tokens, then targets (then positions, spans), per micro-batch
+  std::vector<bool> loaded_;        // per unit: resident buffer holds the current weights
   PendingUpdate pending_;
   int64_t optimizer_steps_ = 0, target_tokens_ = 0, logits_position_ = 0;
-  int64_t decode_count_ = 0;  // tokens of a sequence in a decode(), 0: not in one
+  int64_t decode_count_ = 0;                        // tokens of a sequence in a decode(), 0: not in one
+  std::vector<std::vector<DocumentGroup>> groups_;  // per micro-batch, of a packed plan
   std::map<std::vector<int>, Schedule> schedules_;
   const Schedule* last_ = nullptr;
   Timeline timeline_;

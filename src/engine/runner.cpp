@@ -39,6 +39,11 @@ MicroBatch Engine::Runner::micro_batch(int m) const {
   auto* data = static_cast<int32_t*>(memory(e_.buffers_.tokens(m)));
   mb.tokens = Tensor(data, DType::i32, {mb.tokens_count()});
   mb.targets = Tensor(data + mb.tokens_count(), DType::i32, {mb.tokens_count()});
+  if (e_.plan_.packed) {
+    mb.positions = Tensor(data + 2 * mb.tokens_count(), DType::i32, {mb.tokens_count()});
+    mb.spans = Tensor(data + 3 * mb.tokens_count(), DType::i32, {2, mb.tokens_count()});
+    mb.groups = &e_.groups_[static_cast<size_t>(m)];
+  }
   if (e_.decode_count_ == 0) return mb;
   mb.positions = mb.targets, mb.targets = {};
   mb.past = Tensor(data + 2 * mb.tokens_count(), DType::i32, {mb.batch});
@@ -130,7 +135,7 @@ void Engine::Runner::join_planes(int u, Stream& s) {
 
 void Engine::Runner::load_tokens(int m, Stream& s) {
   const int64_t first = m * e_.plan_.micro_batch * e_.plan_.seq_len;
-  e_.device_.copy(s, memory(e_.buffers_.tokens(m)), e_.host_tokens_ + 2 * first,
+  e_.device_.copy(s, memory(e_.buffers_.tokens(m)), e_.host_tokens_ + e_.plan_.ints_per_token() * first,
                   e_.buffers_.list()[static_cast<size_t>(e_.buffers_.tokens(m))].bytes);
 }
 

@@ -36,4 +36,13 @@ nlohmann::json parse_json(const std::string& text, const std::string& where) {
   return j;
 }
 
+nlohmann::ordered_json parse_ordered_json(const std::string& text, const std::string& where) {
+  if (too_deep(text)) fail(where + ": the JSON is nested too deeply");
+  try {
+    return nlohmann::ordered_json::parse(text);
+  } catch (const nlohmann::json::exception& e) {
+    fail(where + ": is not valid JSON: " + e.what());
+  }
+}
+
 }  // namespace megatrain

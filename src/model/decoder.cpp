@@ -128,7 +128,7 @@ class DecoderBlock : public DropoutBlock {
     if (cache)
       o.attention_cached(q, {s.qkv, cache->data, mb.past, s.attn, a, cache->capacity});
     else
-      o.attention(q, {s.qkv, s.attn, s.lse, a, drop_attention(ctx, layer, mb)});
+      o.attention(q, {s.qkv, s.attn, s.lse, a, drop_attention(ctx, layer, mb), mb.documents()});
     o.gemm(q, {s.attn, w.at(p_.out_w), s.branch, false, true, false, w.at(p_.out_b)});
     o.residual_add(q, x, s.branch, s.x_mid, drop(ctx, layer, kDropProjection, mb));
     norm(ctx, s.x_mid, w.at(p_.ln2), s.ln2, s.rstd2);
@@ -164,8 +164,8 @@ class DecoderBlock : public DropoutBlock {
     const Tensor dattn(s.mid.data, s.mid.dtype, {n, a.q_width()}),
         dqkv(s.wide.data, s.wide.dtype, {n, a.qkv_width()});
     linear_backward(ctx, s.attn, dbranch, w.at(p_.out_w), g.at(p_.out_w), g.at(p_.out_b), dattn);
-    ctx.ops.attention_backward(
-        ctx.stream, {s.qkv, s.attn, s.lse, dattn, dqkv, s.delta, a, drop_attention(ctx, layer, mb)});
+    ctx.ops.attention_backward(ctx.stream, {s.qkv, s.attn, s.lse, dattn, dqkv, s.delta, a,
+                                            drop_attention(ctx, layer, mb), mb.documents()});
     const RopeTable& t = rope_.get(mb.seq_len);
     ctx.ops.rope_backward(
         ctx.stream, {dqkv, s.raw, mb.positions, w.at(p_.q_norm), w.at(p_.k_norm), g.at(p_.q_norm),

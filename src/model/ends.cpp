@@ -24,8 +24,8 @@ void TokenEmbedding::forward(const OpContext& ctx, const UnitView& w, const Micr
 
 void TokenEmbedding::backward(const OpContext& ctx, const MicroBatch& mb, Tensor dx,
                               const UnitView& g) const {
-  ctx.ops.embedding_backward(ctx.stream,
-                             {mb.tokens, dx, g.at(p_.wte), g.at(p_.wpe), mb.seq_len, mask(ctx, mb)});
+  ctx.ops.embedding_backward(
+      ctx.stream, {mb.tokens, dx, g.at(p_.wte), g.at(p_.wpe), mb.seq_len, mask(ctx, mb), mb.positions});
 }
 
 struct LmHead::Saved {

@@ -79,7 +79,7 @@ class Gpt2Block : public DropoutBlock {
     if (cache)
       o.attention_cached(q, {s.qkv, cache->data, mb.past, s.attn, shape, cache->capacity});
     else
-      o.attention(q, {s.qkv, s.attn, s.lse, shape, drop_attention(ctx, layer, mb)});
+      o.attention(q, {s.qkv, s.attn, s.lse, shape, drop_attention(ctx, layer, mb), mb.documents()});
     o.gemm(q, {s.attn, w.at(p_.proj_w), s.branch, false, false, false, w.at(p_.proj_b)});
     o.residual_add(q, x, s.branch, s.x_mid, drop(ctx, layer, kDropProjection, mb));
     o.layer_norm(q, {s.x_mid, w.at(p_.ln2_w), w.at(p_.ln2_b), s.ln2, s.mean2, s.rstd2, eps});
@@ -114,7 +114,7 @@ class Gpt2Block : public DropoutBlock {
     linear_backward(ctx, s.attn, dbranch, w, g, p_.proj_w, p_.proj_b, dattn);
     ctx.ops.attention_backward(
         ctx.stream, {s.qkv, s.attn, s.lse, dattn, dqkv, s.delta, spec_.attention(mb.batch, mb.seq_len, layer),
-                     drop_attention(ctx, layer, mb)});
+                     drop_attention(ctx, layer, mb), mb.documents()});
     linear_backward(ctx, s.ln1, dqkv, w, g, p_.qkv_w, p_.qkv_b, s.branch);
     ctx.ops.layer_norm_backward(ctx.stream, {x, w.at(p_.ln1_w), s.mean1, s.rstd1, s.branch, dy,
                                              g.at(p_.ln1_w), g.at(p_.ln1_b), true});

@@ -16,8 +16,11 @@ struct MicroBatch {
   Tensor tokens;     ///< int32 [B·T]
   Tensor targets;    ///< int32 [B·T], negative = ignored
   Tensor positions;  ///< int32 [B·T], empty: the place in the sequence
-  Tensor past;       ///< generation: int32 [B], tokens that the cache already holds
+  Tensor spans;      ///< packing: the documents' places and lengths, see PackedDocuments
+  const std::vector<DocumentGroup>* groups = nullptr;
+  Tensor past;  ///< generation: int32 [B], tokens that the cache already holds
   int64_t tokens_count() const { return batch * seq_len; }
+  PackedDocuments documents() const { return {positions, spans, groups}; }
 };
 
 /// Keys and values that one block has seen: [B, capacity, 2·K·D].

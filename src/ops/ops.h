@@ -4,6 +4,8 @@
 // F = intermediate_size, V = vocab_size, H = num_heads, K = num_kv_heads, D = head_dim. All results are
 // deterministic: no atomics, and reductions in an order that does not depend on the number of threads.
 
+#include <vector>
+
 #include "core/tensor.h"
 #include "device/device.h"
 
@@ -53,18 +55,32 @@ struct AttentionShape {
   int64_t group() const { return num_heads / num_kv_heads; }
 };
 
+/// Documents [first, first + count) of PackedDocuments::spans, none longer than `longest`.
+struct DocumentGroup {
+  int64_t first = 0, count = 0, longest = 0;
+};
+
+/// Several documents in one sequence (packing): a token sees its own document only.
+struct PackedDocuments {
+  Tensor positions;  ///< int32 [N]: place in the document; empty: every sequence is one document
+  Tensor spans;      ///< int32 [2, N]: first token of each document, then its length; longest first
+  const std::vector<DocumentGroup>* groups = nullptr;  ///< on the host
+};
+
 /// Flash style: no T×T matrix (Dao 2022). out [B, T, H·D], lse [B, H, T] fp32 (log-sum-exp of each row).
 /// Dropout element: ((sequence·H + head)·T + query)·T + key.
 struct AttentionArgs {
   Tensor qkv, out, lse;
   AttentionShape shape;
   Dropout dropout;
+  PackedDocuments documents = {};
 };
 /// dqkv is written. `delta` [B, H, T] fp32 is scratch.
 struct AttentionBackwardArgs {
   Tensor qkv, out, lse, dout, dqkv, delta;
   AttentionShape shape;
   Dropout dropout;
+  PackedDocuments documents = {};
 };
 /// Forward with a cache (generation): the T new keys and values of sequence b are stored at rows past[b]...
 /// of cache [B, capacity, 2·K·D]; its queries see everything stored so far. past int32 [B].
@@ -106,6 +122,7 @@ struct EmbeddingBackwardArgs {
   Tensor tokens, dout, dtoken_table, dposition_table;
   int64_t seq_len = 0;
   Dropout dropout;
+  Tensor positions = {};  ///< int32 [N], empty: n mod T
 };
 
 /// losses[n] = -log softmax(logits[n])[targets[n]], 0 where the target is negative (ignored).
@@ -123,6 +140,7 @@ struct OpShapes {
   AttentionShape attention;
   DType compute = DType::f32;
   double dropout = 0;
+  bool packed = false;
 };
 
 class Ops {

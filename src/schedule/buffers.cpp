@@ -101,9 +101,9 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
   const int64_t size = size_of(plan.compute), micros = plan.micro_batches();
   auto tokens_of = [&](int64_t m) { return plan.sequences_of(m) * plan.seq_len; };
   tokens_ = static_cast<int>(list_.size());
-  for (int64_t m = 0; m < micros; ++m)  // tokens and targets side by side
+  for (int64_t m = 0; m < micros; ++m)
     add("tokens of micro-batch " + std::to_string(m), "tokens", Place::device,
-        tokens_of(m) * 8 + (plan.cache_capacity > 0 ? plan.batch * 4 : 0));
+        tokens_of(m) * 4 * plan.ints_per_token() + (plan.cache_capacity > 0 ? plan.batch * 4 : 0));
   loss_ = static_cast<int>(list_.size());
   for (int64_t m = 0; m < micros; ++m)
     add("loss of micro-batch " + std::to_string(m), "results", Place::device, 8);
@@ -119,9 +119,9 @@ void StepBuffers::add_activations(const Model& model, const StepPlan& plan) {
               std::max(model.block().work_bytes(b, t, plan.compute, plan.training),
                        model.head().work_bytes(b, t, plan.compute, plan.training)));
   if (plan.workspace)
-    workspace_ =
-        add("library workspace", "library workspace", Place::device,
-            plan.workspace({spec.attention(b, t, 0), plan.compute, plan.training ? spec.dropout : 0}));
+    workspace_ = add("library workspace", "library workspace", Place::device,
+                     plan.workspace({spec.attention(b, t, 0), plan.compute, plan.training ? spec.dropout : 0,
+                                     plan.packed}));
   if (plan.cache_capacity > 0) {
     cache_ = static_cast<int>(list_.size());
     const AttentionShape a = spec.attention(b, t, 0);

@@ -75,7 +75,8 @@ class Builder {
       load(u);
       for (int m = first_; m < last_; ++m)
         compute(TaskKind::block_forward, u, m,
-                {read(b_.weights(u), weights(u)), read(b_.activation(l, m), activation(l, m)),
+                {read(b_.weights(u), weights(u)), read(b_.tokens(m), tokens(m)),
+                 read(b_.activation(l, m), activation(l, m)),
                  write(b_.activation(l + 1, m), activation(l + 1, m)), scratch()});
     }
     load(model_.head_unit());
@@ -110,7 +111,8 @@ class Builder {
       begin_gradient(u);
       for (int m = first_; m < last_; ++m)
         compute(TaskKind::block_backward, u, m,
-                {read(b_.weights(u), weights(u)), read(b_.activation(l, m), activation(l, m)),
+                {read(b_.weights(u), weights(u)), read(b_.tokens(m), tokens(m)),
+                 read(b_.activation(l, m), activation(l, m)),
                  update(b_.activation(top, m), dactivation(l + 1, m), dactivation(l, m)), accumulate(u),
                  scratch()});
       end_gradient(u);

@@ -18,6 +18,7 @@ struct StepPlan {
   int resident_blocks = 0;     ///< the last blocks that keep a weight buffer of their own
   bool resident_ends = false;  ///< untied embedding and head keep their own buffers too
   bool update_in_backward = false;  ///< optimize each unit as its gradient lands (needs no global norm)
+  bool packed = false;              ///< sequences hold several documents (PackedDocuments)
   bool training = true;             ///< false: forward only (evaluation, generation)
   int64_t cache_capacity = 0;  ///< generation: tokens whose keys and values are kept; one micro-batch then
   DType compute = DType::f32;
@@ -25,6 +26,8 @@ struct StepPlan {
 
   /// Rows of the cache: padding behind a short sequence has a place too.
   int64_t cache_rows() const { return cache_capacity + seq_len; }
+  /// int32s that a token brings: itself and its target; packed: place in its document, documents' spans.
+  int64_t ints_per_token() const { return packed ? 5 : 2; }
   int64_t micro_batches() const { return (batch + micro_batch - 1) / micro_batch; }
   int64_t wave_size() const { return wave > 0 && wave < micro_batches() ? wave : micro_batches(); }
   int64_t waves() const { return (micro_batches() + wave_size() - 1) / wave_size(); }

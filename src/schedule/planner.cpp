@@ -178,7 +178,7 @@ MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   StepPlan p;
   p.batch = r.batch, p.seq_len = r.seq_len, p.update_in_backward = r.update_in_backward;
   p.training = r.training, p.compute = r.compute, p.workspace = r.workspace;
-  p.cache_capacity = r.cache_capacity;
+  p.cache_capacity = r.cache_capacity, p.packed = r.packed;
   if (r.micro_batch > r.batch)
     fail(fmt::format("micro_batch: {} is more than batch_size {}; lower it or leave it at 0", r.micro_batch,
                      r.batch));

@@ -15,6 +15,7 @@ struct PlanRequest {
   std::string residency = "auto";  ///< auto | stream | resident
   bool update_in_backward = false;
   bool training = true;
+  bool packed = false;         ///< several documents in a sequence
   int64_t cache_capacity = 0;  ///< generation: tokens kept; the whole batch is one micro-batch then
   DType compute = DType::f32;
   int64_t (*workspace)(const OpShapes&) = nullptr;

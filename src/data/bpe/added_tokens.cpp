@@ -81,17 +81,19 @@ AddedTokens::AddedTokens(const nlohmann::json& list, const Normalizer& normalize
                        [](auto& a, auto& b) { return a.content.size() > b.content.size(); });
 }
 
-const AddedTokens::Token* AddedTokens::match(std::string_view text, size_t at, bool normalized) const {
+const AddedTokens::Token* AddedTokens::match(std::string_view text, size_t at, bool normalized,
+                                             bool ordinary) const {
   for (const Token& t : by_first_[normalized][static_cast<unsigned char>(text[at])])
-    if (text.compare(at, t.content.size(), t.content) == 0) return &t;
+    if (!(ordinary && t.special) && text.compare(at, t.content.size(), t.content) == 0) return &t;
   return nullptr;
 }
 
-void AddedTokens::split(std::string_view text, bool normalized, const std::function<void(int32_t)>& token,
+void AddedTokens::split(std::string_view text, bool normalized, bool ordinary,
+                        const std::function<void(int32_t)>& token,
                         const std::function<void(std::string_view)>& rest) const {
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
-    const Token* t = match(text, at, normalized);
+    const Token* t = match(text, at, normalized, ordinary);
     if (!t) {
       ++at;
       continue;
@@ -111,6 +113,14 @@ void AddedTokens::split(std::string_view text, bool normalized, const std::funct
 const AddedTokens::Token* AddedTokens::find(const std::string& content) const {
   const auto it = std::find_if(all_.begin(), all_.end(), [&](auto& t) { return t.content == content; });
   return it == all_.end() ? nullptr : &*it;
+}
+
+bool AddedTokens::holds_words() const {
+  return std::any_of(all_.begin(), all_.end(), [](const Token& t) {
+    for (size_t i = 0; i + 1 < t.content.size(); ++i)
+      if (t.content[i] == ' ' && std::isalpha(static_cast<unsigned char>(t.content[i + 1]))) return true;
+    return false;
+  });
 }
 
 bool AddedTokens::is_special(int32_t id) const {

@@ -2,7 +2,11 @@
 // post-processor. What is not understood is refused when the file is read, never skipped.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -23,37 +27,86 @@ namespace {
 constexpr const char* kFiles[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt",     "chat_template.jinja"};
-constexpr size_t kCachedBytes = 48;  // longer pieces seldom come twice
-
-/// Ids of pieces seen before; one place per hash, so its size is fixed.
+/// Ids of short pieces seen before; one place per hash, an entry is a cache line.
 class PieceCache {
  public:
-  explicit PieceCache(size_t text_bytes) : entries_(text_bytes > (64 << 10) ? 1 << 16 : 1 << 8) {}
+  PieceCache() : entries_(size_t{1} << 15) {}
   template <class F>
   void encode(std::string_view piece, std::vector<int32_t>& ids, F&& compute) {
-    if (piece.size() > kCachedBytes) return compute(piece, ids);
-    Entry& e = entries_[std::hash<std::string_view>()(piece) & (entries_.size() - 1)];
-    if (!e.filled || e.key != piece) {
-      e.filled = true, e.key = piece;
-      e.ids.clear();
-      compute(piece, e.ids);
+    if (piece.size() > kBytes) return compute(piece, ids);
+    const Key key(piece);
+    Entry& e = entries_[key.hash() >> 49];
+    if (e.size == piece.size() && e.key == key) {
+      ids.insert(ids.end(), e.ids, e.ids + e.count);
+      return;
     }
-    ids.insert(ids.end(), e.ids.begin(), e.ids.end());
+    const size_t before = ids.size();
+    compute(piece, ids);
+    const size_t count = ids.size() - before;
+    if (count > kIds) return;
+    e.key = key, e.size = static_cast<uint8_t>(piece.size()), e.count = static_cast<uint8_t>(count);
+    std::copy_n(ids.begin() + static_cast<int64_t>(before), count, e.ids);
   }
 
  private:
+  static constexpr size_t kBytes = 24, kIds = 8;
+  struct Key {
+    uint64_t words[3] = {0, 0, 0};
+    Key() = default;
+    explicit Key(std::string_view piece) { std::memcpy(words, piece.data(), piece.size()); }
+    bool operator==(const Key&) const = default;
+    uint64_t hash() const {
+      uint64_t h = words[0] * 0x9E3779B97F4A7C15ull;
+      h = (h ^ (h >> 32) ^ words[1]) * 0xBF58476D1CE4E5B9ull;
+      return (h ^ (h >> 29) ^ words[2]) * 0x94D049BB133111EBull;
+    }
+  };
   struct Entry {
-    bool filled = false;
-    std::string key;
-    std::vector<int32_t> ids;
+    Key key;
+    int32_t ids[kIds];
+    uint8_t size = 255, count = 0;
   };
   std::vector<Entry> entries_;
 };
 
+/// Caches that calls borrow, so that each thread finds what earlier texts left.
+class CachePool {
+ public:
+  class Loan {
+   public:
+    explicit Loan(CachePool& pool) : pool_(pool), cache_(pool.take()) {}
+    ~Loan() { pool_.put(std::move(cache_)); }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    PieceCache& operator*() { return *cache_; }
+
+   private:
+    CachePool& pool_;
+    std::unique_ptr<PieceCache> cache_;
+  };
+
+ private:
+  std::unique_ptr<PieceCache> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return std::make_unique<PieceCache>();
+    auto c = std::move(idle_.back());
+    idle_.pop_back();
+    return c;
+  }
+  void put(std::unique_ptr<PieceCache> c) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(c));
+  }
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<PieceCache>> idle_;
+};
+
 void check_utf8(std::string_view text) {
   for (size_t at = 0, n; at < text.size(); at += n) {
+    uint64_t eight = 0x80;
+    if (at + 8 <= text.size()) std::memcpy(&eight, text.data() + at, 8);
     const bool ascii = static_cast<unsigned char>(text[at]) < 0x80;
-    n = ascii ? 1 : next_code_point(text, at);
+    n = (eight & 0x8080808080808080ull) == 0 ? 8 : ascii ? 1 : next_code_point(text, at);
     if (n == 0) fail(fmt::format("tokenizer: byte {} of the text is not valid UTF-8", at));
   }
 }
@@ -94,15 +147,22 @@ class HfTokenizer : public Tokenizer {
 
   void encode(std::string_view text, std::vector<int32_t>& ids,
               const std::function<void(size_t)>& progress) const override {
-    check_utf8(text);
-    PieceCache cache(text.size());
-    auto token = [&](int32_t id) { ids.push_back(id); };
-    added_.split(text, false, token, [&](std::string_view rest) {
-      const bool first = rest.data() == text.data();
-      if (normalizer_.identity()) return normalised(rest, first, cache, ids, progress, text);
-      const std::string changed = normalizer_(std::string(rest));
-      normalised(changed, first, cache, ids, {}, text);
-    });
+    encode(text, ids, false, progress);
+  }
+  void encode_ordinary(std::string_view text, std::vector<int32_t>& ids) const override {
+    encode(text, ids, true, {});
+  }
+
+  // At a space between a letter or digit and a letter, far enough in that no piece is made much shorter.
+  size_t cut(std::string_view text) const override {
+    if (!pre_tokenizer_.splits_before_space() || !normalizer_.local() || added_.holds_words()) return 0;
+    for (size_t i = text.size(); i-- > 2;) {
+      const auto is = [&](size_t at, auto f) { return f(static_cast<unsigned char>(text[at])) != 0; };
+      if (text[i - 1] == ' ' && is(i - 2, [](int c) { return c < 128 && std::isalnum(c); }) &&
+          is(i, [](int c) { return c < 128 && std::isalpha(c); }))
+        return i - 1;
+    }
+    return 0;
   }
 
   std::string decode(int32_t id) const override {
@@ -125,15 +185,41 @@ class HfTokenizer : public Tokenizer {
     return j.contains(key) ? j[key] : nlohmann::json();
   }
 
-  void normalised(std::string_view text, bool first, PieceCache& cache, std::vector<int32_t>& ids,
-                  const std::function<void(size_t)>& progress, std::string_view whole) const {
+  void encode(std::string_view text, std::vector<int32_t>& ids, bool ordinary,
+              const std::function<void(size_t)>& progress) const {
+    check_utf8(text);
+    CachePool::Loan cache(caches_);
+    const Call call{*cache, ids, ordinary, progress, text};
+    added_.split(
+        text, false, ordinary, [&](int32_t id) { ids.push_back(id); },
+        [&](std::string_view rest) {
+          const bool first = rest.data() == text.data();
+          if (normalizer_.identity()) return normalised(rest, first, true, call);
+          const std::string changed = normalizer_(std::string(rest));
+          normalised(changed, first, false, call);
+        });
+  }
+
+  struct Call {
+    PieceCache& cache;
+    std::vector<int32_t>& ids;
+    bool ordinary;
+    const std::function<void(size_t)>& progress;
+    std::string_view whole;
+  };
+
+  // `inside`: the text is a part of the whole, so that progress can be told.
+  void normalised(std::string_view text, bool first, bool inside, const Call& call) const {
     size_t pieces = 0;
+    std::vector<int32_t>& ids = call.ids;
     auto encode_piece = [&](std::string_view piece) {
-      cache.encode(piece, ids, [&](std::string_view p, std::vector<int32_t>& out) { model_.encode(p, out); });
-      if (progress && ++pieces % 200000 == 0) progress(static_cast<size_t>(piece.data() - whole.data()));
+      call.cache.encode(piece, ids,
+                        [&](std::string_view p, std::vector<int32_t>& out) { model_.encode(p, out); });
+      if (inside && call.progress && ++pieces % 200000 == 0)
+        call.progress(static_cast<size_t>(piece.data() - call.whole.data()));
     };
     added_.split(
-        text, true, [&](int32_t id) { ids.push_back(id); },
+        text, true, call.ordinary, [&](int32_t id) { ids.push_back(id); },
         [&](std::string_view rest) {
           pre_tokenizer_(rest, first && rest.data() == text.data(), encode_piece);
         });
@@ -191,6 +277,7 @@ class HfTokenizer : public Tokenizer {
   std::vector<std::string> tokens_;
   std::vector<int32_t> before_, after_;  // by the post-processor
   int32_t end_of_text_ = -1;
+  mutable CachePool caches_;
 };
 
 // vocab.json and merges.txt alone: GPT-2's tokenizer.

@@ -124,8 +124,10 @@ void Normalizer::add(const nlohmann::json& d, const std::string& where, int dept
   } else if (type == "Lowercase") {
     steps_.emplace_back([](auto t) { return lowercase(t); });
   } else if (type == "Prepend") {
+    local_ = false;
     steps_.emplace_back([p = d.at("prepend").get<std::string>()](auto t) { return t.empty() ? t : p + t; });
   } else if (type == "Replace") {
+    local_ = false;
     steps_.emplace_back([p = pattern_of(d.at("pattern"), where),
                          c = d.at("content").get<std::string>()](auto t) { return replaced(t, p, c); });
   } else {

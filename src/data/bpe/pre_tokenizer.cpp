@@ -5,13 +5,16 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "data/bpe/gpt2_scanner.h"
 #include "data/bpe/pattern.h"
 
 namespace megatrain {
 namespace {
 
-// GPT-2's own (Radford et al. 2019, encoder.py).
-constexpr const char* kGpt2 = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// Of Llama 3 and Qwen 2: known to start a piece at a space before a letter.
+constexpr const char* kKnown[] = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
 enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
@@ -77,6 +80,13 @@ PreTokenizer::Step split_step(Pattern pattern, Behavior behavior, bool invert) {
   };
 }
 
+void gpt2_step(std::string_view text, bool, const PreTokenizer::Sink& sink) {
+  for (size_t at = 0, end; at < text.size(); at = end) {
+    end = gpt2_piece(text, at);
+    sink(text.substr(at, end - at));
+  }
+}
+
 PreTokenizer::Step metaspace_step(const std::string& replacement, const std::string& scheme, bool cut) {
   const Pattern mark = Pattern::literal(replacement);
   return [=](std::string_view text, bool first, const PreTokenizer::Sink& sink) {
@@ -113,11 +123,16 @@ void PreTokenizer::add(const nlohmann::json& d, const std::string& where, int de
       steps_.emplace_back([](std::string_view text, bool, const Sink& sink) {
         sink(text.rfind(' ', 0) == 0 ? std::string(text) : " " + std::string(text));
       });
-    if (d.value("use_regex", true))
-      steps_.push_back(split_step(Pattern::regex(kGpt2, where), Behavior::isolated, false));
+    if (d.value("use_regex", true)) {
+      splits_before_space_ = steps_.empty();
+      steps_.emplace_back(gpt2_step);
+    }
     byte_level_ = true;
   } else if (type == "Split") {
     const auto& p = d.at("pattern");
+    const std::string expression = p.value("Regex", "");
+    splits_before_space_ = steps_.empty() && !d.value("invert", false) && d.at("behavior") == "Isolated" &&
+                           (expression == kKnown[0] || expression == kKnown[1]);
     const Pattern pattern = p.contains("Regex") ? Pattern::regex(p["Regex"].get<std::string>(), where)
                                                 : Pattern::literal(p.at("String").get<std::string>());
     steps_.push_back(split_step(pattern, behavior_of(d.at("behavior").get<std::string>(), where),

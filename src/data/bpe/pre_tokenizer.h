@@ -22,6 +22,8 @@ class PreTokenizer {
   PreTokenizer(const nlohmann::json& definition, const std::string& where);
   /// BPE is to see bytes, not characters.
   bool byte_level() const { return byte_level_; }
+  /// A space between a letter or digit and a letter starts a piece, so a text may be cut there.
+  bool splits_before_space() const { return splits_before_space_ && byte_level_; }
   /// Spaces are written as U+2581.
   bool metaspace() const { return metaspace_; }
   void operator()(std::string_view text, bool first, const Sink& sink) const { run(0, text, first, sink); }
@@ -31,7 +33,7 @@ class PreTokenizer {
   void run(size_t step, std::string_view text, bool first, const Sink& sink) const;
 
   std::vector<Step> steps_;
-  bool byte_level_ = false, metaspace_ = false;
+  bool byte_level_ = false, metaspace_ = false, splits_before_space_ = false;
 };
 
 }  // namespace megatrain

@@ -3,18 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "core/error.h"
-#include "io/file.h"
 #include "io/json.h"
 
 namespace megatrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr size_t kMaxLine = size_t{64} << 20;
 
 std::string text_field(const Json& j, const char* name) {
   if (!j.contains(name) || j[name].is_null()) return "";
@@ -108,6 +104,43 @@ Json alpaca_messages(const Json& j) {
   return messages;
 }
 
+// A side's answer: a text, a turn, or a list of turns that may repeat the prompt.
+std::string answer_of(const Json& side, const char* name) {
+  if (side.is_string()) return side.get<std::string>();
+  const Json& turn = side.is_array() && !side.empty() ? side.back() : side;
+  for (const char* key : {"content", "value"})
+    if (turn.is_object() && turn.contains(key) && turn[key].is_string()) return turn[key].get<std::string>();
+  fail(fmt::format("'{}' is neither a text nor a turn nor a list of turns", name));
+}
+
+// The row without its answer, once with the chosen one and once with the rejected one.
+Row pair(const Json& j) {
+  Row r;
+  r.kind = Row::pair;
+  for (const char* side : {"chosen", "rejected"}) {
+    const std::string answer = answer_of(j[side], side);
+    if (answer.empty()) fail(fmt::format("'{}' is empty", side));
+    Json row = j;
+    row.erase("chosen"), row.erase("rejected");
+    if (row.contains("conversations") && row["conversations"].is_array()) {
+      row["conversations"].push_back({{"from", "gpt"}, {"value", answer}});
+    } else if (row.contains("instruction")) {
+      row["output"] = answer;
+    } else if (row.contains("prompt") && row["prompt"].is_string()) {
+      row["completion"] = answer;
+    } else {
+      const char* context = row.contains("messages") ? "messages" : "prompt";
+      Json messages = row.contains(context) ? row[context] : Json::array();
+      if (messages.empty() && j[side].is_array())  // TRL's implicit prompt: both sides are whole
+        messages.insert(messages.end(), j[side].begin(), j[side].end() - 1);
+      messages.push_back(message("assistant", answer));
+      row = {{"messages", messages}, {"tools", row.contains("tools") ? row["tools"] : Json(nullptr)}};
+    }
+    r.sides.push_back(parse_row(row));
+  }
+  return r;
+}
+
 Row completion(const Json& j) {
   if (j["prompt"].is_array() && j["completion"].is_array()) {
     Json messages = j["prompt"];
@@ -124,6 +157,7 @@ Row completion(const Json& j) {
 
 Row parse_row(const Json& j) {
   if (!j.is_object()) fail("is not an object");
+  if (j.contains("chosen") && j.contains("rejected")) return pair(j);
   if (j.contains("messages")) return conversation(j["messages"], tools_of(j));
   if (j.contains("conversations")) return conversation(sharegpt_messages(j), tools_of(j));
   if (j.contains("instruction")) return conversation(alpaca_messages(j), nullptr);
@@ -136,63 +170,21 @@ Row parse_row(const Json& j) {
   return r;
 }
 
-RowReader::RowReader(const std::string& path) : path_(path), is_array_(path.ends_with(".json")) {
-  if (is_array_) {
-    parse_json(read_text_file(path), path);  // bounds the depth
-    array_ = Json::parse(read_text_file(path), nullptr, false);
-    if (!array_.is_array())
-      fail(path + ": a list of examples was expected; for one a line, name the file .jsonl");
-    size_ = std::max<int64_t>(static_cast<int64_t>(array_.size()), 1);
-    return;
-  }
-  in_.open(path, std::ios::binary);
-  if (!in_) fail(path + ": cannot open; check the path");
-  size_ = std::max<int64_t>(static_cast<int64_t>(std::filesystem::file_size(path)), 1);
-}
-
-double RowReader::fraction() const {
-  const auto at = is_array_ ? number_ : static_cast<int64_t>(const_cast<std::ifstream&>(in_).tellg());
-  return at < 0 ? 1.0 : static_cast<double>(at) / static_cast<double>(size_);
-}
-
-bool RowReader::next_json(Json& json, std::string& error) {
-  if (is_array_) {
-    if (number_ == static_cast<int64_t>(array_.size())) return false;
-    json = array_[static_cast<size_t>(number_++)];
-    return true;
-  }
-  std::string line;
-  do {
-    if (!std::getline(in_, line)) return false;
-    ++number_;
-  } while (line.find_first_not_of(" \t\r") == std::string::npos);
-  if (line.size() > kMaxLine) {
-    error = "the line is longer than 64 MiB";
-    return true;
-  }
-  try {
-    parse_json(line, "row");
-    json = Json::parse(line);
-  } catch (const Error&) {
-    error = "is not valid JSON";
-  }
-  return true;
-}
-
-bool RowReader::next(Row& row, std::string& where, std::string& error) {
+Row parse_row(const std::string& text, const RowFormat& format) {
   Json json;
-  error.clear();
-  if (!next_json(json, error)) return false;
-  where = fmt::format("{}:{}", path_, number_);
-  if (!error.empty()) return true;
   try {
-    row = parse_row(json);
+    json = parse_ordered_json(text, "row");
   } catch (const Error& e) {
-    error = e.what();
-  } catch (const nlohmann::json::exception&) {
-    error = "a field has the wrong type";
+    const std::string why = e.what();
+    fail(why.find("surrogate") != std::string::npos
+             ? "has half of a surrogate pair (\\uD800 to \\uDFFF alone)"
+             : "is not valid JSON");
   }
-  return true;
+  try {
+    return parse_row(format.apply(json));
+  } catch (const nlohmann::json::exception&) {
+    fail("a field has the wrong type");
+  }
 }
 
 }  // namespace megatrain

@@ -29,9 +29,11 @@ struct Head {
   int64_t past;  // keys before the first query's own
   int64_t window;
   float scale;
+  const int32_t* positions;  // of this sequence, null: one document
 };
 
-Head head_of(const AttentionShape& s, const float* qkv, float* out, int64_t b, int64_t h) {
+Head head_of(const AttentionShape& s, const float* qkv, float* out, int64_t b, int64_t h,
+             const Tensor& positions) {
   Head x{};
   x.ld_q = x.ld_kv = s.qkv_width(), x.ld_out = s.q_width(), x.d = s.head_dim;
   x.q = qkv + b * s.seq_len * x.ld_q + h * s.head_dim;
@@ -40,6 +42,7 @@ Head head_of(const AttentionShape& s, const float* qkv, float* out, int64_t b, i
   x.queries = x.keys = s.seq_len;
   x.window = s.window > 0 ? s.window : std::numeric_limits<int64_t>::max() / 2;
   x.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  x.positions = positions ? positions.i32() + b * s.seq_len : nullptr;
   return x;
 }
 
@@ -49,18 +52,24 @@ void scores(const Head& x, int64_t q0, int64_t nq, int64_t k0, int64_t nk, float
             kTile);
 }
 
+// First key that a query sees: of its document, within the window.
+int64_t first_key(const Head& x, int64_t query) {
+  const int64_t at = x.past + query, document = x.positions ? at - x.positions[query] : 0;
+  return std::max(at - x.window + 1, document);
+}
+
 // Keys [first, last) of the tile that query row q0 + i may see.
 struct Seen {
   int64_t first, last;
 };
 Seen seen(const Head& x, int64_t q0, int64_t i, int64_t k0, int64_t nk) {
   const int64_t last = std::clamp<int64_t>(x.past + q0 + i - k0 + 1, 0, nk);
-  return {std::clamp<int64_t>(x.past + q0 + i - x.window + 1 - k0, 0, last), last};
+  return {std::clamp<int64_t>(first_key(x, q0 + i) - k0, 0, last), last};
 }
 
-// First key tile that any query of the tile at q0 sees.
+// First key tile that any query of the tile at q0 sees: later queries see no earlier keys.
 int64_t first_tile(const Head& x, int64_t q0) {
-  return std::max<int64_t>(x.past + q0 - x.window + 1, 0) / kTile * kTile;
+  return first_key(x, q0) / kTile * kTile;
 }
 
 void drop(const Dropout& d, int64_t item, int64_t t, int64_t row, int64_t key, int64_t n, float* p) {
@@ -160,7 +169,7 @@ struct BackwardGroup {
 
   void head(int64_t h, int64_t k0, bool first_head) const {
     const AttentionShape& s = a.shape;
-    const Head x = head_of(s, a.qkv.f32(), a.dout.f32(), b, h);
+    const Head x = head_of(s, a.qkv.f32(), a.dout.f32(), b, h, a.documents.positions);
     float* grad = a.dqkv.f32() + b * s.seq_len * s.qkv_width();
     float *dq = grad + h * s.head_dim, *dk = grad + s.q_width() + kv * s.head_dim, *dv = dk + s.kv_width();
     const int64_t ld = s.qkv_width(), nk = std::min(kTile, s.seq_len - k0);
@@ -190,7 +199,7 @@ void append(const CachedAttentionArgs& a, int64_t b) {
 
 Head cached_head(const CachedAttentionArgs& a, int64_t b, int64_t h) {
   const AttentionShape& s = a.shape;
-  Head x = head_of(s, a.qkv.f32(), a.out.f32(), b, h);
+  Head x = head_of(s, a.qkv.f32(), a.out.f32(), b, h, {});
   x.ld_kv = 2 * s.kv_width();
   x.k = a.cache.f32() + b * a.capacity * x.ld_kv + h / s.group() * s.head_dim, x.v = x.k + s.kv_width();
   x.past = a.past.i32()[b], x.keys = x.past + s.seq_len;
@@ -205,8 +214,9 @@ void CpuOps::attention(Stream& s, const AttentionArgs& args) {
     const int64_t tiles = (n.seq_len + kTile - 1) / kTile;
     pool.parallel_for(n.batch * n.num_heads * tiles, [&](int64_t i) {
       const int64_t item = i / tiles;
-      forward_tile(head_of(n, a.qkv.f32(), a.out.f32(), item / n.num_heads, item % n.num_heads), a.dropout,
-                   item, i % tiles * kTile, a.lse.f32() + item * n.seq_len);
+      const Head head =
+          head_of(n, a.qkv.f32(), a.out.f32(), item / n.num_heads, item % n.num_heads, a.documents.positions);
+      forward_tile(head, a.dropout, item, i % tiles * kTile, a.lse.f32() + item * n.seq_len);
     });
   });
 }

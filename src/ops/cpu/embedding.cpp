@@ -38,8 +38,9 @@ void backward(ThreadPool& pool, const EmbeddingBackwardArgs& a) {
         dout = row;
       }
       cpu_kernels().axpy(end - begin, 1, dout, a.dtoken_table.f32() + int64_t{a.tokens.i32()[i]} * c + begin);
-      if (a.dposition_table)
-        cpu_kernels().axpy(end - begin, 1, dout, a.dposition_table.f32() + i % a.seq_len * c + begin);
+      if (!a.dposition_table) continue;
+      const int64_t position = a.positions ? a.positions.i32()[i] : i % a.seq_len;
+      cpu_kernels().axpy(end - begin, 1, dout, a.dposition_table.f32() + position * c + begin);
     }
   });
 }

@@ -13,11 +13,18 @@ struct Dims {
   int64_t t, h, kv, d, window;
   float scale;
   int per_lane;
+  const int32_t* positions;  // [B·T], null: every sequence is one document
   __host__ __device__ int64_t ld() const { return (h + 2 * kv) * d; }
 };
 
 __device__ int64_t first_key(const Dims& s, int64_t position) {
   return position >= s.window ? position - s.window + 1 : 0;
+}
+
+// Of query i of sequence b: in its document, within the window.
+__device__ int64_t first_key(const Dims& s, int64_t b, int64_t i) {
+  const int64_t window = first_key(s, i);
+  return s.positions ? max(window, i - s.positions[b * s.t + i]) : window;
 }
 
 // This warp's row: (sequence, head, index); pointers to it inside [B, T, ...].
@@ -81,7 +88,7 @@ __global__ void forward(Dims s, int64_t rows, const T* qkv, T* out, float* lse, 
   float q[kMaxPerLane], k[kMaxPerLane], v[kMaxPerLane];
   load_row(qkv + r.q + r.i * s.ld(), s, q);
   Online o;
-  for (int64_t j = first_key(s, r.i); j <= r.i; ++j) {
+  for (int64_t j = first_key(s, r.item / s.h, r.i); j <= r.i; ++j) {
     load_row(qkv + r.k + j * s.ld(), s, k);
     load_row(qkv + r.k + j * s.ld() + s.kv * s.d, s, v);
     o.add(warp_dot(q, k) * s.scale, keep_factor(d, s, r.item, r.i, j), v);
@@ -112,7 +119,7 @@ __global__ void backward_query(Dims s, int64_t rows, const T* qkv, const float* 
   load_row(qkv + r.q + r.i * s.ld(), s, q);
   load_row(dout + r.out + r.i * s.h * s.d, s, g);
   const float norm = lse[r.item * s.t + r.i], mean = delta[r.item * s.t + r.i];
-  for (int64_t j = first_key(s, r.i); j <= r.i; ++j) {
+  for (int64_t j = first_key(s, r.item / s.h, r.i); j <= r.i; ++j) {
     load_row(qkv + r.k + j * s.ld(), s, k);
     load_row(qkv + r.k + j * s.ld() + s.kv * s.d, s, v);
     const float p = expf(warp_dot(q, k) * s.scale - norm);
@@ -135,7 +142,9 @@ __global__ void backward_key(Dims s, int64_t rows, const T* qkv, const float* ls
                                                                         dv[kMaxPerLane] = {0};
   load_row(qkv + at, s, k);
   load_row(qkv + at + s.kv * s.d, s, v);
-  const int64_t end = s.t - j > s.window ? j + s.window : s.t;
+  int64_t end = s.t - j > s.window ? j + s.window : s.t;
+  for (int64_t i = j + 1; s.positions && i < end; ++i)
+    if (s.positions[b * s.t + i] == 0) end = i;  // the next document
   for (int64_t h = head * group; h < (head + 1) * group; ++h)
     for (int64_t i = j; i < end; ++i) {
       const int64_t item = b * s.h + h;
@@ -190,7 +199,16 @@ __global__ void cached(Dims s, int64_t capacity, const int32_t* past, const T* q
   }
 }
 
-Dims dims_of(const AttentionShape& a) {
+__global__ void ragged_offsets(RaggedOffsets a) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i > a.padded) return;
+  const bool real = i < a.count;
+  if (i < a.padded) a.lengths[i] = real ? a.spans_length[a.first + i] : 0;
+  const int64_t at = real ? a.spans_first[a.first + i] : a.end;
+  for (int w = 0; w < 3; ++w) a.offsets[w * (a.padded + 1) + i] = at * a.widths[w];
+}
+
+Dims dims_of(const AttentionShape& a, const Tensor& positions) {
   if (a.head_dim > 32 * kMaxPerLane) fail("CUDA attention: head_dim above 256 is not supported");
   return {a.seq_len,
           a.num_heads,
@@ -198,17 +216,23 @@ Dims dims_of(const AttentionShape& a) {
           a.head_dim,
           a.window > 0 ? a.window : int64_t{1} << 60,
           1.0f / sqrtf(static_cast<float>(a.head_dim)),
-          static_cast<int>((a.head_dim + 31) / 32)};
+          static_cast<int>((a.head_dim + 31) / 32),
+          static_cast<const int32_t*>(positions.data)};
 }
 
 }  // namespace
+
+void make_ragged_offsets(cudaStream_t stream, const RaggedOffsets& a) {
+  ragged_offsets<<<blocks_for(a.padded + 1, 256), 256, 0, stream>>>(a);
+  MT_CUDA(cudaGetLastError());
+}
 
 void CudaOps::attention(Stream& s, const AttentionArgs& a) {
   if (CudnnAttention::supports(a.qkv.dtype, a.shape, a.dropout.probability)) {
     if (!attention_) attention_ = std::make_unique<CudnnAttention>();
     return attention_->forward(cuda_stream(s), a, attention_workspace(), attention_bytes());
   }
-  const Dims d = dims_of(a.shape);
+  const Dims d = dims_of(a.shape, a.documents.positions);
   const int64_t rows = a.shape.batch * d.h * d.t;
   by_dtype(a.qkv.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
@@ -223,7 +247,7 @@ void CudaOps::attention_backward(Stream& s, const AttentionBackwardArgs& a) {
     if (!attention_) attention_ = std::make_unique<CudnnAttention>();
     return attention_->backward(cuda_stream(s), a, attention_workspace(), attention_bytes());
   }
-  const Dims d = dims_of(a.shape);
+  const Dims d = dims_of(a.shape, a.documents.positions);
   const int64_t rows = a.shape.batch * d.h * d.t, keys = a.shape.batch * d.kv * d.t;
   const int blocks = blocks_for(rows, kWarps);
   by_dtype(a.qkv.dtype, [&](auto* t) {
@@ -241,7 +265,7 @@ void CudaOps::attention_backward(Stream& s, const AttentionBackwardArgs& a) {
 }
 
 void CudaOps::attention_cached(Stream& s, const CachedAttentionArgs& a) {
-  const Dims d = dims_of(a.shape);
+  const Dims d = dims_of(a.shape, {});
   const int64_t elements = a.shape.batch * d.t * 2 * d.kv * d.d;
   by_dtype(a.qkv.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;

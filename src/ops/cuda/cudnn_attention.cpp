@@ -19,7 +19,21 @@ namespace {
 
 using Graph = std::shared_ptr<fe::graph::Graph>;
 using Attributes = fe::graph::Tensor_attributes;
-enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
+enum Uid : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kO,
+  kStats,
+  kDO,
+  kDQ,
+  kDK,
+  kDV,
+  kLengths,
+  kQkvOffset,
+  kOutOffset,
+  kStatsOffset
+};
 
 constexpr int64_t kWorkspaceGoal = int64_t{1} << 30;
 constexpr int64_t kSlack = int64_t{32} << 20;  // dQ accumulators and the like
@@ -31,9 +45,10 @@ struct Shape {
   int64_t batch, heads, seq_len;
   AttentionShape all;
   bool backward;
+  bool packed = false;  // the batch is of documents, seq_len bounds their lengths
   auto key() const {
     return std::tuple(batch, heads, seq_len, all.num_heads, all.num_kv_heads, all.head_dim, all.window,
-                      backward);
+                      backward, packed);
   }
   bool operator<(const Shape& o) const { return key() < o.key(); }
 };
@@ -83,11 +98,41 @@ Attributes stats(const Shape& s) {  // log-sum-exp [B, H, T] fp32
       .set_uid(kStats)
       .set_data_type(fe::DataType_t::FLOAT)
       .set_dim({s.batch, s.heads, s.seq_len, 1})
-      .set_stride({s.all.num_heads * s.seq_len, s.seq_len, 1, 1});
+      .set_stride({s.all.num_heads * s.seq_len, s.packed ? 1 : s.seq_len, s.packed ? s.all.num_heads : 1, 1});
 }
 
-void become(const std::shared_ptr<Attributes>& t, const Attributes& like) {
+// Where each document's rows start, and how many there are.
+struct Ragged {
+  std::shared_ptr<Attributes> lengths, qkv, out, stats;
+  Ragged(fe::graph::Graph& g, const Shape& s) {
+    if (!s.packed) return;
+    lengths = g.tensor(vector("lengths", kLengths, s.batch, fe::DataType_t::INT32));
+    qkv = g.tensor(vector("qkv_offset", kQkvOffset, s.batch + 1, fe::DataType_t::INT64));
+    out = g.tensor(vector("out_offset", kOutOffset, s.batch + 1, fe::DataType_t::INT64));
+    stats = g.tensor(vector("stats_offset", kStatsOffset, s.batch + 1, fe::DataType_t::INT64));
+  }
+  static Attributes vector(const char* name, Uid uid, int64_t n, fe::DataType_t type) {
+    return Attributes()
+        .set_name(name)
+        .set_uid(uid)
+        .set_dim({n, 1, 1, 1})
+        .set_stride({1, 1, 1, 1})
+        .set_data_type(type);
+  }
+  template <class A>
+  void mask(A& a) const {
+    if (lengths) a.set_padding_mask(true).set_seq_len_q(lengths).set_seq_len_kv(lengths);
+  }
+};
+
+Attributes with(Attributes t, const std::shared_ptr<Attributes>& offset) {
+  if (offset) t.set_ragged_offset(offset);
+  return t;
+}
+
+void become(const std::shared_ptr<Attributes>& t, Attributes like) {
   t->set_output(true).set_uid(like.get_uid()).set_dim(like.get_dim()).set_stride(like.get_stride());
+  if (const auto offset = like.get_ragged_offset()) t->set_ragged_offset(offset);
 }
 
 template <class A>
@@ -103,24 +148,29 @@ Graph describe(const Shape& s) {
   g->set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  const auto q = g->tensor(packed("q", kQ, s, true)), k = g->tensor(packed("k", kK, s, false)),
-             v = g->tensor(packed("v", kV, s, false));
+  const Ragged r(*g, s);
+  const auto q = g->tensor(with(packed("q", kQ, s, true), r.qkv)),
+             k = g->tensor(with(packed("k", kK, s, false), r.qkv)),
+             v = g->tensor(with(packed("v", kV, s, false), r.qkv));
   if (!s.backward) {
     auto a = causal(fe::graph::SDPA_attributes().set_name("sdpa"), s);
     a.set_generate_stats(true);
+    r.mask(a);
     auto [o, st] = g->sdpa(q, k, v, a);
-    become(o, plain("o", kO, s));
-    become(st, stats(s));
+    become(o, with(plain("o", kO, s), r.out));
+    become(st, with(stats(s), r.stats));
     st->set_data_type(fe::DataType_t::FLOAT);
     return g;
   }
-  const auto o = g->tensor(plain("o", kO, s)), d_o = g->tensor(plain("dO", kDO, s)), st = g->tensor(stats(s));
+  const auto o = g->tensor(with(plain("o", kO, s), r.out)), d_o = g->tensor(with(plain("dO", kDO, s), r.out)),
+             st = g->tensor(with(stats(s), r.stats));
   auto a = causal(fe::graph::SDPA_backward_attributes().set_name("sdpa_backward"), s);
   a.set_deterministic_algorithm(true);
+  r.mask(a);
   auto [dq, dk, dv] = g->sdpa_backward(q, k, v, o, d_o, st, a);
-  become(dq, packed("dq", kDQ, s, true));
-  become(dk, packed("dk", kDK, s, false));
-  become(dv, packed("dv", kDV, s, false));
+  become(dq, with(packed("dq", kDQ, s, true), r.qkv));
+  become(dk, with(packed("dk", kDK, s, false), r.qkv));
+  become(dv, with(packed("dv", kDV, s, false), r.qkv));
   return g;
 }
 
@@ -202,7 +252,41 @@ bool CudnnAttention::supports(DType type, const AttentionShape& s, double dropou
   return type == DType::bf16 && dropout == 0 && s.head_dim % 8 == 0 && s.head_dim <= 128;
 }
 
-int64_t CudnnAttention::workspace_bytes(const AttentionShape& s) {
+namespace {
+
+constexpr int64_t kMostDocuments = 4096;  // of one call
+constexpr int64_t kRaggedBytes = int64_t{256} << 10;
+
+// Packed documents of one group: how many at a time, by how many heads.
+struct PackedPieces {
+  int64_t documents, heads, longest;
+  PackedPieces(const AttentionShape& s, int64_t longest_document) {
+    longest = 128;
+    while (longest < longest_document) longest *= 2;
+    longest = std::min(longest, padded_length(s.seq_len));
+    const int64_t one = head_bytes(s, longest) * s.group();
+    heads = std::clamp(kWorkspaceGoal / one, int64_t{1}, s.num_kv_heads) * s.group();
+    const int64_t room = heads < s.num_heads ? 1 : kWorkspaceGoal / (one * s.num_kv_heads);
+    documents = 1;
+    while (documents * 2 <= std::min(room, kMostDocuments)) documents *= 2;
+  }
+  // dP, then fp32 dQ and (with grouped heads) dK and dV of every query head.
+  static int64_t head_bytes(const AttentionShape& s, int64_t rows) {
+    return rows * rows * 2 + rows * s.head_dim * (s.group() > 1 ? 12 : 4);
+  }
+};
+
+int64_t packed_workspace(const AttentionShape& s) {
+  const int64_t rows = padded_length(s.seq_len), one = PackedPieces::head_bytes(s, rows) * s.group();
+  // Lengths round up to powers of two, and so does the number of documents.
+  const int64_t all = 4 * s.batch * s.num_heads * PackedPieces::head_bytes(s, rows);
+  return std::max(one, std::min(kWorkspaceGoal, all)) + kSlack + kRaggedBytes;
+}
+
+}  // namespace
+
+int64_t CudnnAttention::workspace_bytes(const AttentionShape& s, bool packed) {
+  if (packed) return packed_workspace(s);
   const int64_t rows = padded_length(s.seq_len);
   const Pieces p(s);
   const bool pads = rows != s.seq_len;
@@ -213,6 +297,7 @@ int64_t CudnnAttention::workspace_bytes(const AttentionShape& s) {
 
 void CudnnAttention::forward(cudaStream_t stream, const AttentionArgs& a, void* workspace, int64_t bytes) {
   const AttentionShape& n = a.shape;
+  if (a.documents.groups) return forward_packed(stream, a, static_cast<char*>(workspace), bytes);
   if (n.seq_len != padded_length(n.seq_len))
     return forward_padded(stream, a, static_cast<char*>(workspace), bytes);
   const Shape s{n.batch, n.num_heads, n.seq_len, n, false};
@@ -227,6 +312,7 @@ void CudnnAttention::forward(cudaStream_t stream, const AttentionArgs& a, void* 
 void CudnnAttention::backward(cudaStream_t stream, const AttentionBackwardArgs& a, void* workspace,
                               int64_t bytes) {
   const AttentionShape& n = a.shape;
+  if (a.documents.groups) return backward_packed(stream, a, static_cast<char*>(workspace), bytes);
   if (n.seq_len != padded_length(n.seq_len))
     return backward_padded(stream, a, static_cast<char*>(workspace), bytes);
   const Pieces p(n);
@@ -311,6 +397,89 @@ void CudnnAttention::backward_padded(cudaStream_t stream, const AttentionBackwar
     backward(stream, p, workspace + pad.bytes(), bytes - pad.bytes());
     copy_rows(stream, p.dqkv, part(a.dqkv, n.qkv_width()), s.batch, n.seq_len, n.qkv_width(), false);
   }
+}
+
+namespace {
+
+// Documents [first, first + count) of a micro-batch, as many of them as one call takes.
+struct PackedCall {
+  const AttentionShape& n;
+  const PackedDocuments& documents;
+  char* workspace;
+
+  // Tensors that tell cuDNN where the documents lie, filled on the stream.
+  std::unordered_map<int64_t, void*> offsets(cudaStream_t stream, int64_t first, int64_t count,
+                                             int64_t padded) const {
+    auto* offset = reinterpret_cast<int64_t*>(workspace);
+    auto* lengths = reinterpret_cast<int32_t*>(offset + 3 * (padded + 1));
+    const int64_t total = n.batch * n.seq_len;
+    const int32_t* spans = documents.spans.i32();
+    make_ragged_offsets(stream, {spans,
+                                 spans + total,
+                                 first,
+                                 count,
+                                 padded,
+                                 total,
+                                 {n.qkv_width(), n.q_width(), n.num_heads},
+                                 lengths,
+                                 offset});
+    return {{kLengths, lengths},
+            {kQkvOffset, offset},
+            {kOutOffset, offset + padded + 1},
+            {kStatsOffset, offset + 2 * (padded + 1)}};
+  }
+
+  // f(shape, first head, tensors) for every piece of every group.
+  template <class F>
+  void each(cudaStream_t stream, bool backward, F&& f) const {
+    for (const DocumentGroup& g : *documents.groups) {
+      const PackedPieces p(n, g.longest);
+      const int64_t heads = backward ? p.heads : n.num_heads;
+      for (int64_t at = 0; at < g.count; at += p.documents) {
+        const int64_t count = std::min(p.documents, g.count - at);
+        int64_t padded = 1;
+        while (padded < count) padded *= 2;
+        const auto t = offsets(stream, g.first + at, count, padded);
+        for (int64_t h = 0; h < n.num_heads; h += heads)
+          f(Shape{padded, std::min(heads, n.num_heads - h), p.longest, n, backward, true}, h, t);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void CudnnAttention::forward_packed(cudaStream_t stream, const AttentionArgs& a, char* workspace,
+                                    int64_t bytes) {
+  const AttentionShape& n = a.shape;
+  PackedCall{n, a.documents, workspace}.each(
+      stream, false, [&](const Shape& s, int64_t, std::unordered_map<int64_t, void*> t) {
+        t.insert({{kQ, a.qkv.data},
+                  {kK, advance(a.qkv, n.q_width())},
+                  {kV, advance(a.qkv, n.q_width() + n.kv_width())},
+                  {kO, a.out.data},
+                  {kStats, a.lse.data}});
+        impl_->run(stream, s, t, workspace + kRaggedBytes, bytes - kRaggedBytes);
+      });
+}
+
+void CudnnAttention::backward_packed(cudaStream_t stream, const AttentionBackwardArgs& a, char* workspace,
+                                     int64_t bytes) {
+  const AttentionShape& n = a.shape;
+  PackedCall{n, a.documents, workspace}.each(
+      stream, true, [&](const Shape& s, int64_t h, std::unordered_map<int64_t, void*> t) {
+        const int64_t q = h * n.head_dim, k = n.q_width() + h / n.group() * n.head_dim, v = k + n.kv_width();
+        t.insert({{kQ, advance(a.qkv, q)},
+                  {kK, advance(a.qkv, k)},
+                  {kV, advance(a.qkv, v)},
+                  {kO, advance(a.out, q)},
+                  {kDO, advance(a.dout, q)},
+                  {kStats, advance(a.lse, h)},
+                  {kDQ, advance(a.dqkv, q)},
+                  {kDK, advance(a.dqkv, k)},
+                  {kDV, advance(a.dqkv, v)}});
+        impl_->run(stream, s, t, workspace + kRaggedBytes, bytes - kRaggedBytes);
+      });
 }
 
 }  // namespace megatrain

@@ -109,6 +109,53 @@ __global__ void position_rows(int64_t n, int c, int64_t seq_len, const T* dout, 
   }
 }
 
+int threads_for(int c) {
+  return std::min(kThreads, (c / 8 + 31) / 32 * 32);
+}
+
+// Adds the rows of dout to the table's rows that `keys` [N] name. Scratch: rows, sorted keys, sorted rows,
+// CUB's own, then parts.
+struct RowScatter {
+  const EmbeddingBackwardArgs& a;
+  int32_t* scratch;
+  cudaStream_t stream;
+
+  void run(const Tensor& keys, const Tensor& table) const {
+    const int n = static_cast<int>(a.dout.shape[0]), c = static_cast<int>(a.dout.shape[1]);
+    const int64_t room = (int64_t{n} + 63) / 64 * 64;
+    int32_t *sorted_keys = scratch + room, *sorted_rows = scratch + 2 * room;
+    iota<<<blocks_for(n, kThreads), kThreads, 0, stream>>>(n, scratch);
+    size_t bytes = 0;
+    MT_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys.i32(), sorted_keys, scratch, sorted_rows, n,
+                                            0, 32, stream));
+    const int64_t sorting = (3 * room * 4 + static_cast<int64_t>(bytes) + 255) / 256 * 256;
+    const int chunk = chunk_of(n, c, sorting);
+    MT_CUDA(cub::DeviceRadixSort::SortPairs(scratch + 3 * room, bytes, keys.i32(), sorted_keys, scratch,
+                                            sorted_rows, n, 0, 32, stream));
+    auto* parts = reinterpret_cast<float*>(reinterpret_cast<char*>(scratch) + sorting);
+    const Sorted sorted{sorted_keys, sorted_rows, n, chunk};
+    const int chunks = (n + chunk - 1) / chunk;
+    by_dtype(a.dout.dtype, [&](auto* t) {
+      using T = std::remove_pointer_t<decltype(t)>;
+      chunk_rows<T><<<chunks, threads_for(c), 0, stream>>>(sorted, c, static_cast<T*>(a.dout.data),
+                                                           table.f32(), parts, a.dropout);
+    });
+    join_parts<<<chunks, threads_for(c), 0, stream>>>(sorted, c, parts, table.f32());
+    MT_CUDA(cudaGetLastError());
+  }
+
+ private:
+  // Rows of a chunk: 32, or more so that the parts fit behind what sorting takes.
+  static int chunk_of(int n, int c, int64_t sorting) {
+    const int64_t room = kCudaScratchBytes - sorting, part = int64_t{2} * c * 4;
+    int chunk = 32;
+    while (chunk < n && (n / chunk + 1) * part > room) chunk *= 2;
+    if ((n + chunk - 1) / chunk * part > room)
+      fail("CUDA embedding: too many tokens in a micro-batch for the scratch; lower micro_batch");
+    return chunk;
+  }
+};
+
 }  // namespace
 
 void CudaOps::embedding(Stream& s, const EmbeddingArgs& a) {
@@ -124,34 +171,16 @@ void CudaOps::embedding(Stream& s, const EmbeddingArgs& a) {
 }
 
 void CudaOps::embedding_backward(Stream& s, const EmbeddingBackwardArgs& a) {
-  const int n = static_cast<int>(a.dout.shape[0]), c = static_cast<int>(a.dout.shape[1]);
-  auto* order = reinterpret_cast<int32_t*>(scratch());  // rows, sorted tokens, sorted rows, CUB's own
-  const int64_t room = (int64_t{n} + 63) / 64 * 64;
-  int32_t *sorted_tokens = order + room, *sorted_rows = order + 2 * room;
-  iota<<<blocks_for(n, kThreads), kThreads, 0, cuda_stream(s)>>>(n, order);
-  size_t bytes = 0;
-  MT_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, bytes, a.tokens.i32(), sorted_tokens, order, sorted_rows,
-                                          n, 0, 32, cuda_stream(s)));
-  const int64_t sorting = (3 * room * 4 + static_cast<int64_t>(bytes) + 255) / 256 * 256;
-  int chunk = 32;
-  while (chunk < n && sorting + (n / chunk + 1) * int64_t{2} * c * 4 > kCudaScratchBytes) chunk *= 2;
-  const int chunks = (n + chunk - 1) / chunk;
-  if (sorting + chunks * int64_t{2} * c * 4 > kCudaScratchBytes)
-    fail("CUDA embedding: too many tokens in a micro-batch for the scratch; lower micro_batch");
-  auto* parts = reinterpret_cast<float*>(scratch() + sorting);
-  MT_CUDA(cub::DeviceRadixSort::SortPairs(order + 3 * room, bytes, a.tokens.i32(), sorted_tokens, order,
-                                          sorted_rows, n, 0, 32, cuda_stream(s)));
-  const int threads = std::min(kThreads, (c / 8 + 31) / 32 * 32);
-  const Sorted sorted{sorted_tokens, sorted_rows, n, chunk};
+  const RowScatter scatter{a, reinterpret_cast<int32_t*>(scratch()), cuda_stream(s)};
+  scatter.run(a.tokens, a.dtoken_table);
+  if (!a.dposition_table) return;
+  if (a.positions) return scatter.run(a.positions, a.dposition_table);
+  const int64_t n = a.dout.shape[0];
+  const int c = static_cast<int>(a.dout.shape[1]);
   by_dtype(a.dout.dtype, [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    const auto* dout = static_cast<T*>(a.dout.data);
-    chunk_rows<T>
-        <<<chunks, threads, 0, cuda_stream(s)>>>(sorted, c, dout, a.dtoken_table.f32(), parts, a.dropout);
-    join_parts<<<chunks, threads, 0, cuda_stream(s)>>>(sorted, c, parts, a.dtoken_table.f32());
-    if (a.dposition_table)
-      position_rows<T><<<static_cast<unsigned>(a.seq_len), threads, 0, cuda_stream(s)>>>(
-          n, c, a.seq_len, dout, a.dposition_table.f32(), a.dropout);
+    position_rows<T><<<static_cast<unsigned>(a.seq_len), threads_for(c), 0, cuda_stream(s)>>>(
+        n, c, a.seq_len, static_cast<T*>(a.dout.data), a.dposition_table.f32(), a.dropout);
   });
   MT_CUDA(cudaGetLastError());
 }
