@@ -16,6 +16,7 @@
 #include "device/cpu/host_memory.h"
 #include "device/cuda/cuda_check.h"
 #include "engine/devices.h"
+#include "engine/documents.h"
 #include "engine/engine.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cuda/cuda_ops.h"
@@ -215,6 +216,69 @@ void op_table(Device& device, Arena& arena, Stream& s, const Ceilings& c) {
       0, 2.5 * attention, c);
 }
 
+// Documents of a fine-tuning set (half below 300 tokens, some fill a row) packed into 8 x 2048 tokens.
+void packed_attention_table(Device& device, Arena& arena, Stream& s, const Ceilings& c) {
+  const AttentionShape shape{8, 2048, 32, 8, 128};
+  const int64_t n = shape.batch * shape.seq_len;
+  std::vector<int32_t> places(static_cast<size_t>(3 * n));
+  int64_t left = 0;
+  for (int64_t i = 0, at = 0, d = 0; i < n; ++i) {
+    if (left == 0 || i % shape.seq_len == 0)
+      at = 0,
+      left = static_cast<int64_t>(40 * std::exp(4 * random_uniform(5, 6, static_cast<uint64_t>(d++))));
+    places[static_cast<size_t>(i)] = static_cast<int32_t>(at++), --left;
+  }
+  const auto groups = find_documents(places.data(), n, shape.seq_len, places.data() + n);
+  auto* at = static_cast<int32_t*>(arena.take("places", 3 * n * 4));
+  device.copy(s, at, places.data(), 3 * n * 4);
+  s.synchronize();
+  const PackedDocuments documents{Tensor(at, DType::i32, {n}), Tensor(at + n, DType::i32, {2, n}), &groups};
+  double flops = 0;
+  int64_t count = 0;
+  for (const DocumentGroup& g : groups)
+    for (int64_t i = g.first; i < g.first + g.count; ++i, ++count)
+      flops +=
+          2.0 * static_cast<double>(shape.q_width()) * std::pow(places[static_cast<size_t>(2 * n + i)], 2);
+  auto bf = [&](int64_t width) {
+    Tensor x(nullptr, DType::bf16, {n, width});
+    x.data = arena.take("packed", x.bytes());
+    fill_noise(device, s, x, 1);
+    return x;
+  };
+  const Tensor qkv = bf(shape.qkv_width()), dqkv = bf(shape.qkv_width()), out = bf(shape.q_width()),
+               dout = bf(shape.q_width());
+  const Tensor lse(arena.take("lse", n * 32 * 4), DType::f32, {n * 32}),
+      delta(arena.take("delta", n * 32 * 4), DType::f32, {n * 32});
+  Ops& o = device.ops();
+  fmt::print("{} documents packed into {} x {} tokens, {} groups by length:\n", count, shape.batch,
+             shape.seq_len, groups.size());
+  row("packed attention",
+      median_seconds(s,
+                     [&] {
+                       o.attention(s, {qkv, out, lse, shape, {}, documents});
+                     }),
+      0, flops, c);
+  row("its backward",
+      median_seconds(s,
+                     [&] {
+                       o.attention_backward(s, {qkv, out, lse, dout, dqkv, delta, shape, {}, documents});
+                     }),
+      0, 2.5 * flops, c);
+  const double whole = 2.0 * static_cast<double>(n * shape.seq_len * shape.q_width());
+  row("whole rows, for comparison",
+      median_seconds(s,
+                     [&] {
+                       o.attention(s, {qkv, out, lse, shape, {}});
+                     }),
+      0, whole, c);
+  row("its backward",
+      median_seconds(s,
+                     [&] {
+                       o.attention_backward(s, {qkv, out, lse, dout, dqkv, delta, shape, {}});
+                     }),
+      0, 2.5 * whole, c);
+}
+
 void step_row(const ModelSpec& spec, int64_t tokens, double clip, const Ceilings& c) {
   const int64_t seq_len = spec.max_position_embeddings, layers = spec.num_layers, vocab = spec.vocab_size;
   const auto model = make_model(spec);
@@ -291,10 +355,13 @@ int main(int argc, char** argv) try {
     const auto device = make_device(choice, int64_t{24} << 30, 0);
     const auto stream = device->new_stream("compute");
     Arena arena(*device, "benchmark", int64_t{20} << 30, "");
-    const int64_t bytes = cuda_workspace_bytes({{8, 2048, 32, 32, 128}, DType::bf16, 0});
+    const AttentionShape shape{8, 2048, 32, 32, 128};
+    const int64_t bytes = std::max(cuda_workspace_bytes({shape, DType::bf16, 0, true}),
+                                   cuda_workspace_bytes({shape, DType::bf16, 0, false}));
     device->ops().set_workspace(arena.take("workspace", bytes), bytes);
     c = measure_ceilings(*device, arena, *stream);
     op_table(*device, arena, *stream, c);
+    packed_attention_table(*device, arena, *stream, c);
   }
   fmt::print("whole steps, random weights and tokens, bf16, weights streamed:\n");
   for (int i = 1; i + 9 < argc; i += 10) {

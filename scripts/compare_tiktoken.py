@@ -32,7 +32,7 @@ def main():
     directory, text = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     bench = sys.argv[3] if len(sys.argv) > 3 else "build/release/bench/bench_tokenizer"
     encoding = gpt2_encoding(directory)
-    whole = text.read_text()
+    whole = text.read_bytes().decode()
     size = len(whole.encode())
     documents, at = [], 0
     while at < len(whole):

@@ -16,16 +16,17 @@
 namespace megatrain {
 namespace {
 
-/// Tokens that belong together, wherever they lie.
+/// Tokens that belong together, wherever they lie; `context` gets 1 for those that are no targets.
 struct Document {
   int64_t size = 0;
-  std::function<void(int64_t start, int64_t count, int32_t* out)> read;
+  std::function<void(int64_t start, int64_t count, int32_t* out, uint8_t* context)> read;
 };
 
 Document document_of(std::vector<int32_t> ids) {
   const auto n = static_cast<int64_t>(ids.size());
-  return {n, [ids = std::move(ids)](int64_t start, int64_t count, int32_t* out) {
+  return {n, [ids = std::move(ids)](int64_t start, int64_t count, int32_t* out, uint8_t* context) {
             std::copy_n(ids.begin() + start, count, out);
+            std::fill_n(context, count, 0);
           }};
 }
 
@@ -56,13 +57,16 @@ class Scorer {
   void add(size_t owner, const Document& doc, int64_t start, int64_t from, int64_t count) {
     const int64_t inputs = from + count - 1 - start, row = static_cast<int64_t>(owners_.size()) * length_;
     std::vector<int32_t> window(static_cast<size_t>(inputs) + 1);
-    doc.read(start, inputs + 1, window.data());
-    for (int64_t i = 0; i < inputs; ++i) {
-      tokens_[static_cast<size_t>(row + i)] = window[static_cast<size_t>(i)];
-      if (start + i + 1 >= from) targets_[static_cast<size_t>(row + i)] = window[static_cast<size_t>(i) + 1];
+    std::vector<uint8_t> context(window.size());
+    doc.read(start, inputs + 1, window.data(), context.data());
+    for (size_t i = 0; i < static_cast<size_t>(inputs); ++i) {
+      const size_t at = static_cast<size_t>(row) + i;
+      tokens_[at] = window[i];
+      if (start + static_cast<int64_t>(i) + 1 < from || context[i + 1]) continue;
+      targets_[at] = window[i + 1];
+      ++scores_[owner].tokens;
     }
     owners_.push_back(owner);
-    scores_[owner].tokens += count;
     if (static_cast<int64_t>(owners_.size()) == batch_) flush();
   }
 
@@ -208,15 +212,23 @@ struct EvalInput {
   }
 };
 
-// A .bin is one document, or with --per-document one between each two ends of text.
+// A fine-tuning set is its examples, of which the targets count. A .bin is one document, or with
+// --per-document one between each two ends of text.
 void read_bin(const EvalOptions& o, const Tokenizer* tokenizer, int64_t vocab, EvalInput& in) {
   in.file = std::make_unique<TokenFile>(o.data, vocab);
   const TokenFile* file = in.file.get();
   auto part = [file](int64_t begin, int64_t size) {
-    return Document{size, [file, begin](int64_t start, int64_t count, int32_t* out) {
-                      file->read(begin + start, count, out);
+    return Document{size, [file, begin](int64_t start, int64_t count, int32_t* out, uint8_t* context) {
+                      file->read(begin + start, count, out, context);
                     }};
   };
+  if (file->marked() || (o.per_document && file->documents() > 0)) {
+    for (int64_t i = 0; i < file->documents(); ++i) {
+      const auto [first, size] = file->document(i);
+      in.documents.push_back(part(first, size));
+    }
+    return;
+  }
   const int32_t end = tokenizer ? tokenizer->end_of_text() : -1;
   if (!o.per_document || end < 0) {
     in.documents.push_back(part(0, file->size()));

@@ -65,12 +65,13 @@ class Trainer {
     if (tokenizer_ && tokenizer_->vocab_size() > spec.vocab_size)
       fail(fmt::format("vocab_size: {} is less than the {} tokens of the data's tokenizer", spec.vocab_size,
                        tokenizer_->vocab_size()));
-    open_data(spec.vocab_size);
     PlanRequest request;
-    request.packed = loader_->packed();
     request.batch = c_.batch_size, request.seq_len = c_.sequence_length;
     request.update_in_backward = c_.max_gradient_norm == 0;
-    session_ = Session::plan_for(spec, request, machine_of(c_));
+    session_ = Session::plan_for(spec, request, machine_of(c_));  // can be asked for before there is data
+    open_data(spec.vocab_size);
+    request.packed = loader_->packed();
+    if (request.packed) session_ = Session::plan_for(spec, request, machine_of(c_));
     ensure_writable_directory(c_.out_dir);
     if (!c_.trace.empty())
       write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end

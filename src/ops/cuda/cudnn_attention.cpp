@@ -260,15 +260,15 @@ constexpr int64_t kRaggedBytes = int64_t{256} << 10;
 // Packed documents of one group: how many at a time, by how many heads.
 struct PackedPieces {
   int64_t documents, heads, longest;
-  PackedPieces(const AttentionShape& s, int64_t longest_document) {
+  PackedPieces(const AttentionShape& s, int64_t longest_document, int64_t room) {
     longest = 128;
     while (longest < longest_document) longest *= 2;
     longest = std::min(longest, padded_length(s.seq_len));
     const int64_t one = head_bytes(s, longest) * s.group();
-    heads = std::clamp(kWorkspaceGoal / one, int64_t{1}, s.num_kv_heads) * s.group();
-    const int64_t room = heads < s.num_heads ? 1 : kWorkspaceGoal / (one * s.num_kv_heads);
+    heads = std::clamp(room / one, int64_t{1}, s.num_kv_heads) * s.group();
+    const int64_t most = heads < s.num_heads ? 1 : room / (one * s.num_kv_heads);
     documents = 1;
-    while (documents * 2 <= std::min(room, kMostDocuments)) documents *= 2;
+    while (documents * 2 <= std::min(most, kMostDocuments)) documents *= 2;
   }
   // dP, then fp32 dQ and (with grouped heads) dK and dV of every query head.
   static int64_t head_bytes(const AttentionShape& s, int64_t rows) {
@@ -278,7 +278,7 @@ struct PackedPieces {
 
 int64_t packed_workspace(const AttentionShape& s) {
   const int64_t rows = padded_length(s.seq_len), one = PackedPieces::head_bytes(s, rows) * s.group();
-  // Lengths round up to powers of two, and so does the number of documents.
+  // Enough for all rows at once when lengths, and their number, round up to powers of two.
   const int64_t all = 4 * s.batch * s.num_heads * PackedPieces::head_bytes(s, rows);
   return std::max(one, std::min(kWorkspaceGoal, all)) + kSlack + kRaggedBytes;
 }
@@ -406,6 +406,7 @@ struct PackedCall {
   const AttentionShape& n;
   const PackedDocuments& documents;
   char* workspace;
+  int64_t room;
 
   // Tensors that tell cuDNN where the documents lie, filled on the stream.
   std::unordered_map<int64_t, void*> offsets(cudaStream_t stream, int64_t first, int64_t count,
@@ -433,7 +434,7 @@ struct PackedCall {
   template <class F>
   void each(cudaStream_t stream, bool backward, F&& f) const {
     for (const DocumentGroup& g : *documents.groups) {
-      const PackedPieces p(n, g.longest);
+      const PackedPieces p(n, g.longest, room);
       const int64_t heads = backward ? p.heads : n.num_heads;
       for (int64_t at = 0; at < g.count; at += p.documents) {
         const int64_t count = std::min(p.documents, g.count - at);
@@ -452,7 +453,7 @@ struct PackedCall {
 void CudnnAttention::forward_packed(cudaStream_t stream, const AttentionArgs& a, char* workspace,
                                     int64_t bytes) {
   const AttentionShape& n = a.shape;
-  PackedCall{n, a.documents, workspace}.each(
+  PackedCall{n, a.documents, workspace, bytes - kRaggedBytes - kSlack}.each(
       stream, false, [&](const Shape& s, int64_t, std::unordered_map<int64_t, void*> t) {
         t.insert({{kQ, a.qkv.data},
                   {kK, advance(a.qkv, n.q_width())},
@@ -466,7 +467,7 @@ void CudnnAttention::forward_packed(cudaStream_t stream, const AttentionArgs& a,
 void CudnnAttention::backward_packed(cudaStream_t stream, const AttentionBackwardArgs& a, char* workspace,
                                      int64_t bytes) {
   const AttentionShape& n = a.shape;
-  PackedCall{n, a.documents, workspace}.each(
+  PackedCall{n, a.documents, workspace, bytes - kRaggedBytes - kSlack}.each(
       stream, true, [&](const Shape& s, int64_t h, std::unordered_map<int64_t, void*> t) {
         const int64_t q = h * n.head_dim, k = n.q_width() + h / n.group() * n.head_dim, v = k + n.kv_width();
         t.insert({{kQ, advance(a.qkv, q)},
