@@ -181,6 +181,52 @@ TEST_F(Cli, FineTunesOnConversations) {
   EXPECT_EQ(answer.output, "a cab ride\n");  // it has learnt the answer, and to stop
 }
 
+TEST_F(Cli, MixesSetsAndKnowsTheirVocabulary) {
+  const std::string golden = MT_GOLDEN_DIR, rows = R"({"prompt":"the quick","completion":" fox"})";
+  std::string vocabulary = read_text_file(golden + "/tokenizers/llama3.json");
+  for (const char* name : {"llama3", "swapped"}) {
+    std::filesystem::create_directory(d.file(name));
+    d.write(name + std::string("/tokenizer.json"), vocabulary);
+    auto j = nlohmann::ordered_json::parse(vocabulary);  // for the next: two ids change places
+    std::swap(j["model"]["vocab"]["on"], j["model"]["vocab"]["in"]);
+    vocabulary = j.dump();
+    std::string many;
+    for (int i = 0; i < 30; ++i) many += rows + "\n";
+    d.write(name + std::string(".jsonl"), many);
+    ASSERT_EQ(
+        run_command(megatrain_command("prepare " + d.file(name) + ".jsonl -o " +
+                                      d.file(name + std::string("-set")) + " --tokenizer " + d.file(name)))
+            .exit_code,
+        0);
+  }
+  const std::string sft = d.file("llama3-set/train.mtbin");
+  ASSERT_EQ(run_command(megatrain_command("prepare " + d.file("text.txt") + " -o " + d.file("plain") +
+                                          " --tokenizer " + d.file("llama3") + "/tokenizer.json"))
+                .exit_code,
+            0);
+  const std::string base =
+      "--family llama --vocab-size 0 --sequence-length 32 --num-steps 6 --out-dir " + d.file("m");
+  const CommandResult t = train(base + " --val-data '" + sft + ", " + d.file("plain/val.bin") +
+                                "' --train-data '" + sft + "=0.3, " + d.file("plain/train.bin") + "=0.7'");
+  ASSERT_EQ(t.exit_code, 0) << t.output;
+  for (const char* words : {"documents in ", "% full", "windows an epoch", "from 2 sets", "val.bin: loss"})
+    EXPECT_NE(t.output.find(words), std::string::npos) << words << t.output;
+  const CommandResult half =
+      train(base + " --val-data '' --train-data '" + sft + "=0.3, " + d.file("plain/train.bin") + "'");
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_NE(half.output.find("give every set a weight, or none"), std::string::npos) << half.output;
+  const std::string other = d.file("swapped-set/train.mtbin");
+  refused(train("--model " + d.file("m/model") + " --val-data '' --sequence-length 32 --train-data " + other),
+          "another vocabulary");
+  refused(run_command(megatrain_command("data check " + other + " --tokenizer " + d.file("llama3"))),
+          "was made with vocabulary");
+  d.write("mix.yaml", "train_data:\n  - " + sft + "=1\n  - " + d.file("plain/train.bin") + "=2\n");
+  const CommandResult listed =
+      run_command(megatrain_command("train " + d.file("mix.yaml") + " --device cpu " + base +
+                                    " --hidden-size 16 --num-layers 1 --num-heads 1"));
+  EXPECT_EQ(listed.exit_code, 0) << listed.output;
+}
+
 TEST_F(Cli, InfoSaysWhatIsThere) {
   ASSERT_EQ(train("--num-steps 1 --family llama --num-kv-heads 1").exit_code, 0);
   const CommandResult r = run_command(megatrain_command("info " + d.file("out/model")));

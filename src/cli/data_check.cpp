@@ -71,16 +71,16 @@ void show(const TokenFile& file, const Tokenizer& tokenizer, int64_t i) {
 
 namespace {
 
-void check_vocabulary(const TokenFile& file, const Tokenizer* tokenizer, const std::string& where) {
-  if (file.vocabulary_hash() == 0) return fmt::print("  says nothing about its vocabulary\n");
-  if (!tokenizer) return fmt::print("  vocabulary {:016x}\n", file.vocabulary_hash());
+std::string vocabulary_line(const TokenFile& file, const Tokenizer* tokenizer, const std::string& where) {
+  if (file.vocabulary_hash() == 0) return "says nothing about its vocabulary";
+  if (!tokenizer) return fmt::format("vocabulary {:016x}", file.vocabulary_hash());
   if (tokenizer->hash() != file.vocabulary_hash())
     fail(fmt::format(
         "{}: was made with vocabulary {:016x} of {} tokens, {} has {:016x} of {}; prepare it again "
         "with the model's tokenizer",
         file.path(), file.vocabulary_hash(), file.vocab_size(), where, tokenizer->hash(),
         tokenizer->vocab_size()));
-  fmt::print("  vocabulary {:016x}, as the tokenizer's\n", file.vocabulary_hash());
+  return fmt::format("vocabulary {:016x}, as the tokenizer's", file.vocabulary_hash());
 }
 
 }  // namespace
@@ -91,11 +91,12 @@ int run_data_check(const DataCheckOptions& o) {
   const auto tokenizer = load_tokenizer(directory.empty() ? "." : directory);
   if (!o.tokenizer.empty() && !tokenizer) fail(o.tokenizer + ": has no tokenizer");
   const TokenFile file(o.file, tokenizer ? tokenizer->vocab_size() : std::numeric_limits<int32_t>::max());
+  file.verify(show_progress("reading"));
+  const std::string vocabulary = vocabulary_line(file, tokenizer.get(), directory);
   fmt::print("{}: {} tokens, {}\n", o.file, file.size(),
              tokenizer ? fmt::format("{} tokenizer of {}", tokenizer->kind(), tokenizer->vocab_size())
                        : "no tokenizer beside it");
-  file.verify(show_progress("reading"));
-  check_vocabulary(file, tokenizer.get(), directory);
+  fmt::print("  {}\n", vocabulary);
   if (file.documents() == 0 || !file.marked()) {
     if (file.documents() > 0) fmt::print("  {} documents\n", file.documents());
     fmt::print("  one stream; windows of {}: {}\n", o.sequence_length, (file.size() - 1) / o.sequence_length);
