@@ -7,7 +7,7 @@ import sys
 LIMIT = 6000
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "src"
 CORE = ["core", "device", "ops", "model", "store", "schedule", "engine", "optim"]
-BESIDE = ["data", "io", "cli"]
+BESIDE = ["data", "io", "checkpoint", "cli"]
 
 
 def code_lines(path):

@@ -199,6 +199,10 @@ void validate(const TrainConfig& c) {
           "micro_batch, threads: must not be negative; 0 means automatic");
   require(c.eval_interval >= 0 && c.eval_batches >= 0 && c.save_interval >= 0,
           "eval_interval, eval_batches, save_interval: must not be negative");
+  require(c.checkpoint_interval >= -1 && c.checkpoint_minutes >= 0 && c.keep_checkpoint_every >= 0,
+          "checkpoint_interval, checkpoint_minutes, keep_checkpoint_every: must not be negative (-1: no "
+          "checkpoints)");
+  require(c.keep_checkpoints > 0, "keep_checkpoints: must be at least 1");
   const TrainConfig usual;
   if (c.family == "gpt2")
     require(c.num_kv_heads == 0 && c.head_dim == 0 && c.rope_theta == usual.rope_theta,

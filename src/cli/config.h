@@ -64,6 +64,15 @@ namespace megatrain {
   FIELD(std::string, residency, "auto", "auto|stream|resident", "weights on the device between steps: as many as fit, none, or all") \
   FIELD(bool, serialize, false, "", "run one task at a time (debug); same bits") \
   FIELD(bool, poison, false, "", "fill freed buffers with NaN (debug); same bits") \
+  SECTION("checkpoints") \
+  FIELD(bool, resume, false, "", "go on from the newest whole checkpoint in out_dir; start if there is none") \
+  FIELD(std::string, resume_from, "", "", "directory of the checkpoint to go on from, instead of the newest") \
+  FIELD(bool, resume_changed_data, false, "", "go on although the data, or its order, is not what it was") \
+  FIELD(bool, overwrite, false, "", "delete the checkpoints of an earlier run in out_dir") \
+  FIELD(int64_t, checkpoint_interval, 0, "", "steps between checkpoints; 0: by time, and when interrupted; -1: never") \
+  FIELD(double, checkpoint_minutes, 30.0, "", "minutes between checkpoints; 0: not by time") \
+  FIELD(int64_t, keep_checkpoints, 2, "", "newest checkpoints to keep") \
+  FIELD(int64_t, keep_checkpoint_every, 0, "", "keep those at multiples of this many steps too; 0: none") \
   SECTION("output") \
   FIELD(std::string, out_dir, "out", "", "model, metrics and TensorBoard events go there") \
   FIELD(int64_t, log_interval, 10, "", "steps between progress lines") \

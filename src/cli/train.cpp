@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "cli/checkpoints.h"
 #include "cli/commands.h"
 #include "core/error.h"
 #include "core/units.h"
@@ -46,9 +47,9 @@ class Trainer {
     prepare();
     announce();
     allocate();
-    for (step_ = 0; step_ < c_.num_steps && !interrupted(); ++step_) one_step();
+    for (; step_ < c_.num_steps && !interrupted(); ++step_) one_step();
     finish();
-    return 0;
+    return failed_ ? 2 : 0;
   }
 
  private:
@@ -72,6 +73,8 @@ class Trainer {
     open_data(spec.vocab_size);
     request.packed = loader_->packed();
     if (request.packed) session_ = Session::plan_for(spec, request, machine_of(c_));
+    checkpoints_ = std::make_unique<TrainingCheckpoints>(c_, data_fingerprint());
+    if (checkpoints_->from()) check_same_model(*checkpoints_->from(), *session_.model);
     ensure_writable_directory(c_.out_dir);
     if (!c_.trace.empty())
       write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end
@@ -129,19 +132,40 @@ class Trainer {
   void allocate() {
     session_.allocate();
     fmt::print("model: {}\n", session_.summary());
-    ThreadPool pool(session_.threads);
-    if (c_.init_from.empty())
-      session_.store->initialize(static_cast<uint64_t>(c_.seed), pool, show_progress("initial weights"));
-    else
-      import();
+    fill_store();
     engine_ = session_.make_engine(machine_of(c_));
+    checkpoints_->open(session_);
+    checkpoints_->watch(*engine_);
+    if (const auto& from = checkpoints_->from()) {
+      engine_->resume(from->manifest.optimizer_steps);
+      step_ = first_step_ = from->manifest.step, skipped_ = from->manifest.skipped;
+    }
     if (engine_->arena().used() != session_.plan.device_bytes)
       throw std::logic_error("the arena holds other than the memory table says");
     write_file_atomically(c_.out_dir + "/config.yaml", config_yaml(c_));
-    metrics_.emplace(c_.out_dir + "/metrics.jsonl");
+    metrics_.emplace(c_.out_dir + "/metrics.jsonl", checkpoints_->from() ? step_ : -1);
     tensorboard_.emplace(c_.out_dir);
     prefetcher_ = std::make_unique<Prefetcher>(*loader_);
     started_ = last_line_ = Clock::now();
+  }
+
+  void fill_store() {
+    ThreadPool pool(session_.threads);
+    if (!c_.init_from.empty()) import();  // for a run that is resumed: what the export needs to know
+    if (checkpoints_->from())
+      checkpoints_->load(session_);
+    else if (c_.init_from.empty())
+      session_.store->initialize(static_cast<uint64_t>(c_.seed), pool, show_progress("initial weights"));
+  }
+
+  // What the order of tokens depends on: contents, shares, vocabulary.
+  std::string data_fingerprint() const {
+    std::string out = fmt::format("vocabulary {:016x}", tokenizer_ ? tokenizer_->hash() : 0);
+    const std::vector<DataSet> sets = data_sets("train_data", c_.train_data);
+    for (size_t i = 0; i < sets.size(); ++i)
+      out += fmt::format("; {} tokens, {} documents, {:016x}, weight {}", files_[i]->size(),
+                         files_[i]->documents(), files_[i]->checksum(), sets[i].weight);
+    return out;
   }
 
   void import() {
@@ -179,6 +203,8 @@ class Trainer {
     if (!val_.empty() && c_.eval_interval > 0 && done % c_.eval_interval == 0 && done < c_.num_steps)
       validate_now();
     if (c_.save_interval > 0 && done % c_.save_interval == 0 && done < c_.num_steps) save();
+    checkpoints_->report(false);
+    if (checkpoints_->due(done) && done < c_.num_steps) checkpoints_->save(*engine_, done, skipped_);
   }
 
   void account(const StepResult& r) {
@@ -189,7 +215,7 @@ class Trainer {
   }
 
   void log(const StepResult& r, double lr) {
-    const bool first = step_ == 0, last = step_ + 1 == c_.num_steps;
+    const bool first = step_ == first_step_, last = step_ + 1 == c_.num_steps;
     const double elapsed = seconds_since(last_line_);
     if (!first && !last && (step_ + 1) % c_.log_interval != 0 && elapsed < 10) return;
     const double speed = static_cast<double>(since_line_.tokens) / elapsed;
@@ -204,7 +230,7 @@ class Trainer {
       busy += fmt::format(" {} {:.0f}%", name, share);
       scalars.emplace_back(fmt::format("busy_{}", name), share);
     }
-    const double eta = seconds_since(started_) / static_cast<double>(step_ + 1) *
+    const double eta = seconds_since(started_) / static_cast<double>(step_ + 1 - first_step_) *
                        static_cast<double>(c_.num_steps - step_ - 1);
     fmt::print("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.3f}  {} tok/s  busy{}  eta {}\n", step_ + 1,
                std::to_string(c_.num_steps).size(), c_.num_steps, r.loss, lr, r.gradient_norm,
@@ -224,6 +250,7 @@ class Trainer {
         "step {}: loss {} or gradient norm {} is not finite; the update was dropped, weights are unchanged\n",
         step_ + 1, r.loss, r.gradient_norm);
     if (skipped_ <= c_.max_skipped_steps) return;
+    checkpoints_->report(true);
     save();
     fail(
         fmt::format("{} steps in a row were not finite; the last good weights are in {}/model; lower "
@@ -250,7 +277,7 @@ class Trainer {
     last_line_ += Clock::now() - start;  // validation does not count as training time
   }
 
-  // Training checkpoints with optimizer state will live in <out_dir>/checkpoints; this is the model alone.
+  // The model alone, for others to use; checkpoints hold what training needs.
   void save() {
     engine_->finish_update();
     DirectoryWriter writer(c_.out_dir + "/model");
@@ -263,16 +290,25 @@ class Trainer {
     writer.commit();
   }
 
+  // A last checkpoint: of an interrupted run, to go on, and of a finished one that writes them by steps.
+  void last_checkpoint() {
+    const bool wanted = interrupted() || c_.checkpoint_interval > 0;
+    if (!checkpoints_->enabled() || !wanted || step_ == first_step_) return;
+    checkpoints_->save(*engine_, step_, skipped_);
+    engine_->finish_update();
+    if (!checkpoints_->report(true)) failed_ = true;
+  }
+
   void finish() {
+    last_checkpoint();
     if (!val_.empty() && !interrupted()) validate_now();
     save();
     if (!c_.trace.empty()) trace_.write(c_.trace);
     if (interrupted()) {
-      fmt::print(
-          "\nstopped after step {}; the model is in {}/model. To go on from these weights (optimizer state "
-          "is not kept):\n"
-          "  {} --init-from {}/model\n",
-          step_, c_.out_dir, command_line_, c_.out_dir);
+      const bool kept = checkpoints_->enabled() && !failed_;
+      fmt::print("\nstopped after step {}; the model is in {}/model{}", step_, c_.out_dir,
+                 kept ? ". To go on exactly from here:\n" : ", but there is no checkpoint of this step\n");
+      if (kept) fmt::print("  {}{}\n", command_line_, c_.resume ? "" : " --resume");
       return;
     }
     fmt::print("saved {}/model after {} steps, {}\n", c_.out_dir, step_,
@@ -305,7 +341,9 @@ class Trainer {
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   TraceFile trace_;
-  int64_t step_ = 0, skipped_ = 0;
+  std::unique_ptr<TrainingCheckpoints> checkpoints_;
+  int64_t step_ = 0, first_step_ = 0, skipped_ = 0;
+  bool failed_ = false;  // the last checkpoint could not be written
   Clock::time_point started_, last_line_;
   Window since_line_;
 };

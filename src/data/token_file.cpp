@@ -25,7 +25,7 @@ TokenFile::TokenFile(const std::string& path, int64_t vocab_size) : path_(path),
   try {
     read_header(vocab_size);
     read_documents();
-    if (size() <= kScanLimit) verify({});
+    checksum_ = size() <= kScanLimit ? verify({}) : header_.checksum;
   } catch (...) {
     ::close(fd_);
     throw;
@@ -129,7 +129,7 @@ void TokenFile::read(int64_t first, int64_t count, int32_t* out, uint8_t* contex
   }
 }
 
-void TokenFile::verify(const ProgressFn& progress) const {
+uint64_t TokenFile::verify(const ProgressFn& progress) const {
   Checksum sum;
   std::vector<int32_t> tokens(static_cast<size_t>(std::min(kPiece, size())));
   std::vector<uint8_t> context(tokens.size());
@@ -143,6 +143,7 @@ void TokenFile::verify(const ProgressFn& progress) const {
   for (uint64_t s : starts_) sum.add(s);
   if (header_.checksum != 0 && header_.checksum != sum.state)
     fail(path_ + ": its checksum does not fit what it holds; it is damaged, prepare the data again");
+  return sum.state;
 }
 
 TokenFormat TokenFormat::plain(int64_t vocab_size) {

@@ -58,8 +58,11 @@ class TokenFile {
   bool pairs() const { return header_.flags & TokenFileHeader::kPairs; }
   uint64_t vocabulary_hash() const { return header_.vocabulary_hash; }
   uint64_t vocab_size() const { return header_.vocab_size; }
-  /// Reads everything: ids in range, checksum right (where the file has one). Throws Error.
-  void verify(const ProgressFn& progress) const;
+  /// Reads everything: ids in range, checksum right (where the file has one). Throws Error. Returns the
+  /// checksum of what is there.
+  uint64_t verify(const ProgressFn& progress) const;
+  /// Of the contents; what the header says for files too large to read through, else 0.
+  uint64_t checksum() const { return checksum_; }
 
  private:
   void open_file();
@@ -73,6 +76,7 @@ class TokenFile {
   int fd_ = -1;
   TokenFileHeader header_;
   std::vector<uint64_t> starts_;
+  uint64_t checksum_ = 0;
 };
 
 /// What a token file holds besides tokens.

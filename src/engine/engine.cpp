@@ -156,6 +156,12 @@ double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, c
   return loss_sum();
 }
 
+void Engine::resume(int64_t optimizer_steps) {
+  optimizer_steps_ = optimizer_steps;
+  pending_ = {};
+  loaded_.assign(loaded_.size(), false);
+}
+
 void Engine::finish_update() {
   if (!pending_.active) return;
   run(cached(kUpdate, true), nullptr);

@@ -26,6 +26,14 @@ struct StepResult {
   bool applied = true;  ///< false: loss or gradient was not finite and the update was dropped
 };
 
+/// Told on the host lane before and after each unit's update; before_update may wait.
+class UpdateObserver {
+ public:
+  virtual ~UpdateObserver() = default;
+  virtual void before_update(int unit) = 0;
+  virtual void after_update(int unit) = 0;
+};
+
 /// Trains one model on one device. The update of a step is applied just before the next step needs each
 /// unit's weights, or by finish_update(); results are the same. Not thread-safe.
 class Engine {
@@ -46,6 +54,14 @@ class Engine {
   /// in its document; none: every sequence is one document.
   StepResult train_step(const int32_t* tokens, const int32_t* targets, const StepSettings& settings,
                         const int32_t* positions = nullptr);
+  /// True when the last step's update is still to come.
+  bool update_pending() const { return pending_.active; }
+  /// Updates applied (or pending) so far: Adam's step, and the dropout masks' key.
+  int64_t optimizer_steps() const { return optimizer_steps_; }
+  /// Goes on after that many updates: the store has been filled from a checkpoint.
+  void resume(int64_t optimizer_steps);
+  /// null: none. Must outlive the engine's next call.
+  void observe_updates(UpdateObserver* observer) { observer_ = observer; }
   /// Applies the pending update: call before reading the store (evaluation does so itself).
   void finish_update();
   /// Sum of losses over the batch's target tokens, without dropout.
@@ -108,6 +124,7 @@ class Engine {
   int32_t* host_tokens_ = nullptr;  // tokens, then targets (then positions, spans), per micro-batch
   std::vector<bool> loaded_;        // per unit: resident buffer holds the current weights
   PendingUpdate pending_;
+  UpdateObserver* observer_ = nullptr;
   int64_t optimizer_steps_ = 0, target_tokens_ = 0, logits_position_ = 0;
   int64_t decode_count_ = 0;                        // tokens of a sequence in a decode(), 0: not in one
   std::vector<std::vector<DocumentGroup>> groups_;  // per micro-batch, of a packed plan

@@ -101,13 +101,16 @@ void Engine::Runner::optimize(int u, Stream& s) {
   const auto* grad = static_cast<const float*>(memory(e_.buffers_.host_gradient(u)));
   const UnitLayout* layout = &e_.model_.units()[static_cast<size_t>(u)];
   const UnitState* state = &e_.store_.unit(u);
+  UpdateObserver* observer = e_.observer_;
   static_cast<CpuStream&>(s).enqueue([=](ThreadPool& pool) {
+    if (observer) observer->before_update(u);
     if (now && !std::isfinite(*norm))
       fail(
           fmt::format("step {}: the gradient of {} is not finite; earlier units may already be updated, so "
                       "the run stops (set max_gradient_norm to skip such steps instead)",
                       step, layout->name));
     adamw_update_unit(pool, *layout, *state, grad, config, step, scale);
+    if (observer) observer->after_update(u);
   });
 }
 

@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/error.h"
 #include "io/file.h"
@@ -72,7 +74,33 @@ uint32_t crc32c(const std::string& bytes) {
   return ~crc;
 }
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path), fd_(open_new(path)) {}
+namespace {
+
+// Lines of steps up to `keep`; what a kill cut off has no end of line.
+std::string kept_lines(const std::string& path, int64_t keep) {
+  std::string out;
+  if (keep < 0 || !std::filesystem::exists(path)) return out;
+  std::istringstream in(read_text_file(path));
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const auto j = nlohmann::json::parse(line, nullptr, false);
+    if (j.is_object() && j.contains("step") && j["step"].is_number_integer() &&
+        j["step"].get<int64_t>() <= keep)
+      out += line + "\n";
+  }
+  return out;
+}
+
+int open_after(const std::string& path, const std::string& kept) {
+  write_file_atomically(path, kept);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (fd < 0) fail(fmt::format("{}: cannot open ({}); choose another out_dir", path, std::strerror(errno)));
+  return fd;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, int64_t keep)
+    : path_(path), fd_(open_after(path, kept_lines(path, keep))) {}
 MetricsFile::~MetricsFile() {
   ::close(fd_);
 }

@@ -10,10 +10,11 @@ namespace megatrain {
 
 using Scalars = std::vector<std::pair<std::string, double>>;
 
-/// One JSON object a line, written at once. A new run starts the file anew.
+/// One JSON object a line, written at once. A new run starts the file anew; one that is resumed keeps the
+/// lines up to and including step `keep`.
 class MetricsFile {
  public:
-  explicit MetricsFile(const std::string& path);
+  explicit MetricsFile(const std::string& path, int64_t keep = -1);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;

@@ -1,0 +1,131 @@
+#include "checkpoint/unit_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/hash.h"
+#include "core/error.h"
+#include "io/file.h"
+#include "io/safetensors.h"
+
+namespace megatrain {
+namespace {
+
+constexpr int64_t kPiece = int64_t{16} << 20;  // bytes
+
+struct Plane {
+  const char *name, *dtype;
+  void* data;
+  int64_t bytes;
+};
+
+std::vector<Plane> planes_of(int64_t n, const UnitState& s) {
+  return {{"hi", "U16", s.hi, n * 2},
+          {"lo", "U16", s.lo, n * 2},
+          {"m", "F32", s.m, n * 4},
+          {"v", "F32", s.v, n * 4}};
+}
+
+std::string header_of(const UnitLayout& layout, const UnitState& s) {
+  nlohmann::ordered_json j;
+  j["__metadata__"] = {{"format", "megatrain"}, {"unit", layout.name}};
+  int64_t at = 0;
+  for (const Plane& p : planes_of(layout.numel, s)) {
+    j[p.name] = {{"dtype", p.dtype}, {"shape", {layout.numel}}, {"data_offsets", {at, at + p.bytes}}};
+    at += p.bytes;
+  }
+  std::string text = j.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), 8) + text;
+}
+
+/// A file that is written once, from front to back, without filling the page cache.
+class StreamedFile {
+ public:
+  explicit StreamedFile(std::string path) : path_(std::move(path)) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail(fmt::format("{}: cannot create ({})", path_, std::strerror(errno)));
+  }
+  ~StreamedFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  StreamedFile(const StreamedFile&) = delete;
+  StreamedFile& operator=(const StreamedFile&) = delete;
+
+  void write(const void* data, int64_t bytes) {
+    write_all(fd_, data, bytes, path_);
+    at_ += bytes;
+    // The piece before last is on disk by now, or nearly: wait for it and let its pages go.
+    ::sync_file_range(fd_, at_ - bytes, bytes, SYNC_FILE_RANGE_WRITE);
+    if (at_ - flushed_ < 4 * kPiece) return;
+    const int64_t until = at_ - 2 * kPiece;
+    ::sync_file_range(fd_, flushed_, until - flushed_,
+                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    ::posix_fadvise(fd_, flushed_, until - flushed_, POSIX_FADV_DONTNEED);
+    flushed_ = until;
+  }
+  int64_t finish() {
+    if (::fsync(fd_) != 0) fail(fmt::format("{}: cannot bring it to disk ({})", path_, std::strerror(errno)));
+    ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
+    const int rc = ::close(fd_);
+    fd_ = -1;
+    if (rc != 0) fail(fmt::format("{}: cannot be closed ({})", path_, std::strerror(errno)));
+    return at_;
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t at_ = 0, flushed_ = 0;
+};
+
+}  // namespace
+
+std::string unit_file_name(int unit) {
+  return fmt::format("unit-{:04}.safetensors", unit);
+}
+
+int64_t unit_file_bytes(const UnitLayout& layout) {
+  return static_cast<int64_t>(header_of(layout, {}).size()) + layout.numel * 12;
+}
+
+Manifest::File write_unit(const std::string& directory, int unit, const UnitLayout& layout,
+                          const UnitState& state) {
+  const std::string name = unit_file_name(unit);
+  StreamedFile file(directory + "/" + name);
+  const std::string header = header_of(layout, state);
+  file.write(header.data(), static_cast<int64_t>(header.size()));
+  Hash64 hash;
+  for (const Plane& p : planes_of(layout.numel, state))
+    for (int64_t at = 0; at < p.bytes; at += kPiece) {
+      const int64_t n = std::min(kPiece, p.bytes - at);
+      const char* from = static_cast<const char*>(p.data) + at;
+      hash.add(from, static_cast<size_t>(n));
+      file.write(from, n);
+    }
+  return {name, layout.name, layout.numel, file.finish(), hash.hex()};
+}
+
+void read_unit(const std::string& directory, const Manifest::File& f, const UnitState& state) {
+  const SafetensorsFile file(directory + "/" + f.name);
+  Hash64 hash;
+  for (const Plane& p : planes_of(f.numel, state)) {
+    const SafetensorsEntry* e = file.find(p.name);
+    if (!e || e->dtype != p.dtype || e->bytes != p.bytes)
+      fail(fmt::format("{}: tensor {} is not what the manifest says; it is damaged", file.path(), p.name));
+    for (int64_t at = 0; at < p.bytes; at += kPiece) {
+      const int64_t n = std::min(kPiece, p.bytes - at);
+      file.read_bytes(*e, at, n, static_cast<char*>(p.data) + at);
+      hash.add(static_cast<char*>(p.data) + at, static_cast<size_t>(n));
+    }
+  }
+  if (hash.hex() != f.hash) fail(file.path() + ": its checksum does not fit; it is damaged");
+}
+
+}  // namespace megatrain

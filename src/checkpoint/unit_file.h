@@ -1,0 +1,19 @@
+#pragma once
+// defines: write_unit, read_unit — one unit's state as a safetensors file.
+
+#include "checkpoint/manifest.h"
+#include "store/host_store.h"
+
+namespace megatrain {
+
+/// Writes hi, lo (U16) and m, v (F32), each [numel], from the store's memory, piece by piece, and brings them
+/// to disk; the page cache holds no more than a few pieces of it. Returns the file's entry.
+Manifest::File write_unit(const std::string& directory, int unit, const UnitLayout& layout,
+                          const UnitState& state);
+/// Reads one back and checks its hash. Throws Error naming the file; `state` may be half filled then.
+void read_unit(const std::string& directory, const Manifest::File& file, const UnitState& state);
+std::string unit_file_name(int unit);
+/// Size of such a file, to the byte.
+int64_t unit_file_bytes(const UnitLayout& layout);
+
+}  // namespace megatrain
