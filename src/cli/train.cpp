@@ -215,9 +215,10 @@ class Trainer {
   }
 
   void log(const StepResult& r, double lr) {
-    const bool first = step_ == first_step_, last = step_ + 1 == c_.num_steps;
+    const bool first = step_ == 0, last = step_ + 1 == c_.num_steps;
     const double elapsed = seconds_since(last_line_);
-    if (!first && !last && (step_ + 1) % c_.log_interval != 0 && elapsed < 10) return;
+    const bool due = first || last || (step_ + 1) % c_.log_interval == 0 || elapsed >= 10;
+    if (!due && step_ != first_step_) return;
     const double speed = static_cast<double>(since_line_.tokens) / elapsed;
     std::string busy;
     Scalars scalars = {{"loss", r.loss},
@@ -236,8 +237,10 @@ class Trainer {
                std::to_string(c_.num_steps).size(), c_.num_steps, r.loss, lr, r.gradient_norm,
                format_count(speed), busy, format_duration(eta));
     std::fflush(stdout);
-    metrics_->write(step_ + 1, scalars);
-    tensorboard_->write(step_ + 1, scalars);
+    if (due) {  // a resumed run shows its first step, but keeps the same record as one that was never stopped
+      metrics_->write(step_ + 1, scalars);
+      tensorboard_->write(step_ + 1, scalars);
+    }
     since_line_ = {};
     last_line_ = Clock::now();
   }
@@ -300,8 +303,9 @@ class Trainer {
   }
 
   void finish() {
+    // Before the checkpoint, whose step says which lines of the metrics are kept on resume.
+    if (!val_.empty() && !interrupted() && !metrics_->holds(c_.num_steps, "val_loss")) validate_now();
     last_checkpoint();
-    if (!val_.empty() && !interrupted()) validate_now();
     save();
     if (!c_.trace.empty()) trace_.write(c_.trace);
     if (interrupted()) {

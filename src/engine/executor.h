@@ -18,6 +18,7 @@ struct ExecOptions {
   bool poison = false;     ///< fill a buffer with NaN once nobody reads its content any more
   bool gate = false;       ///< race tests: CPU lanes start only when all is queued, so that queueing itself
                            ///< orders nothing (a step of at most a queue's length)
+  uint64_t jitter = 0;     ///< race tests: CPU lanes pause at random (this seed) before tasks; 0: no
 };
 
 /// When each task of a schedule ran, in seconds since the schedule began.

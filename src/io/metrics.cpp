@@ -100,7 +100,16 @@ int open_after(const std::string& path, const std::string& kept) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, int64_t keep)
-    : path_(path), fd_(open_after(path, kept_lines(path, keep))) {}
+    : path_(path), kept_(kept_lines(path, keep)), fd_(open_after(path, kept_)) {}
+
+bool MetricsFile::holds(int64_t step, const std::string& name) const {
+  std::istringstream in(kept_);
+  for (std::string line; std::getline(in, line);) {
+    const auto j = nlohmann::json::parse(line, nullptr, false);
+    if (j["step"].get<int64_t>() == step && j.contains(name)) return true;
+  }
+  return false;
+}
 MetricsFile::~MetricsFile() {
   ::close(fd_);
 }

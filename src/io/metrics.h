@@ -19,9 +19,11 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
   void write(int64_t step, const Scalars& scalars);
+  /// The kept lines have this value for this step.
+  bool holds(int64_t step, const std::string& name) const;
 
  private:
-  std::string path_;
+  std::string path_, kept_;
   int fd_;
 };
 

@@ -95,7 +95,7 @@ class ParquetReader : public RecordReader {
 
   bool next(Record& r) override {
     while (!batch_ || at_ == batch_->num_rows()) {
-      batch_ = value_or_fail(batches_->Next(), path_), at_ = 0;
+      batch_ = next_batch(), at_ = 0;
       if (!batch_) return false;
     }
     r = {};
@@ -105,6 +105,20 @@ class ParquetReader : public RecordReader {
   }
 
  private:
+  std::shared_ptr<arrow::RecordBatch> next_batch() {
+    try {
+      auto batch = value_or_fail(batches_->Next(), path_);
+      if (batch)
+        if (const auto status = batch->ValidateFull(); !status.ok())
+          fail(path_ + ": is damaged: " + status.message());
+      return batch;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      fail(path_ + ": cannot be read as Parquet: " + e.what());
+    }
+  }
+
   void fill(Record& r, int64_t i) const {
     Json row = Json::object();
     for (int c = 0; c < batch_->num_columns(); ++c)
@@ -145,7 +159,9 @@ class ParquetReader : public RecordReader {
 std::unique_ptr<RecordReader> open_parquet(const std::string& path, const RecordOptions& options) {
   try {
     return std::make_unique<ParquetReader>(path, options);
-  } catch (const parquet::ParquetException& e) {
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
     fail(path + ": cannot be read as Parquet: " + e.what());
   }
 }

@@ -1,0 +1,95 @@
+/* LD_PRELOAD for the crash harness: at the MT_FAULT_AT-th call that changes a file, MT_FAULT_KIND happens:
+   kill (SIGKILL), full (this and every later write fails with ENOSPC), once (only this one does),
+   short (half of it is written), eio (fsync fails). Descriptors 0 to 2 are left alone. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static atomic_long calls;
+static atomic_int disk_is_full;
+
+static const char* kind(void) {
+  const char* k = getenv("MT_FAULT_KIND");
+  return k ? k : "";
+}
+
+/* True at the chosen call. */
+static int now(void) {
+  const char* at = getenv("MT_FAULT_AT");
+  const long n = atomic_fetch_add(&calls, 1) + 1;
+  if (!at || n != atol(at)) return 0;
+  if (strcmp(kind(), "kill") == 0) raise(SIGKILL);
+  if (strcmp(kind(), "full") == 0) atomic_store(&disk_is_full, 1);
+  return 1;
+}
+
+/* Bytes that may be written, or -1. */
+static ssize_t allowed(size_t n) {
+  const int hit = now();
+  if (atomic_load(&disk_is_full) || (hit && strcmp(kind(), "once") == 0)) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return hit && strcmp(kind(), "short") == 0 && n > 1 ? (ssize_t)(n / 2) : (ssize_t)n;
+}
+
+#define REAL(type, name, ...)                         \
+  static type (*real)(__VA_ARGS__);                   \
+  if (!real) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+
+ssize_t write(int fd, const void* data, size_t n) {
+  REAL(ssize_t, write, int, const void*, size_t);
+  if (fd <= 2) return real(fd, data, n);
+  const ssize_t m = allowed(n);
+  return m < 0 ? -1 : real(fd, data, (size_t)m);
+}
+
+ssize_t pwrite64(int fd, const void* data, size_t n, off64_t at) {
+  REAL(ssize_t, pwrite64, int, const void*, size_t, off64_t);
+  const ssize_t m = allowed(n);
+  return m < 0 ? -1 : real(fd, data, (size_t)m, at);
+}
+
+int fsync(int fd) {
+  REAL(int, fsync, int);
+  if (now() && strcmp(kind(), "eio") == 0) {
+    errno = EIO;
+    return -1;
+  }
+  return real(fd);
+}
+
+int rename(const char* from, const char* to) {
+  REAL(int, rename, const char*, const char*);
+  now();
+  return real(from, to);
+}
+
+int unlink(const char* path) {
+  REAL(int, unlink, const char*);
+  now();
+  return real(path);
+}
+
+int unlinkat(int fd, const char* path, int flags) {
+  REAL(int, unlinkat, int, const char*, int);
+  now();
+  return real(fd, path, flags);
+}
+
+/* At the end, how many calls there were (MT_FAULT_COUNT names a file). */
+__attribute__((destructor)) static void report(void) {
+  const char* path = getenv("MT_FAULT_COUNT");
+  if (!path) return;
+  FILE* f = fopen(path, "w");
+  if (!f) return;
+  fprintf(f, "%ld\n", atomic_load(&calls));
+  fclose(f);
+}
