@@ -227,6 +227,43 @@ TEST_F(Cli, MixesSetsAndKnowsTheirVocabulary) {
   EXPECT_EQ(listed.exit_code, 0) << listed.output;
 }
 
+// Weights that run away: steps are dropped and counted, the unit is named, the run stops, checkpoints are
+// whole.
+TEST_F(Cli, StopsWhenNothingIsFiniteAnyMore) {
+  const CommandResult r =
+      train("--learning-rate 1e30 --num-steps 40 --checkpoint-interval 1 --max-skipped-steps 3");
+  EXPECT_EQ(r.exit_code, 2) << r.output;
+  for (const char* words : {"is not finite", "the update was dropped", "4 steps in a row were not finite"})
+    EXPECT_NE(r.output.find(words), std::string::npos) << words << "\n" << r.output;
+  EXPECT_TRUE(std::filesystem::exists(d.file("out/model/model.safetensors")));
+  const CommandResult again = train("--num-steps 40 --checkpoint-interval 1");
+  EXPECT_NE(again.output.find("holds checkpoints of an earlier run"), std::string::npos) << again.output;
+  EXPECT_EQ(train("--num-steps 2 --overwrite").exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(d.file("out/checkpoints/step-1")));
+}
+
+TEST_F(Cli, ResumeRefusesWhatDoesNotFit) {
+  ASSERT_EQ(train("--num-steps 4 --checkpoint-interval 2").exit_code, 0);
+  const std::string resume = "--num-steps 6 --checkpoint-interval 2 --resume ";
+  refused(train(resume + "--batch-size 3"), "batch_size (3, was");
+  refused(train(resume + "--seed 99"), "the data would not go on where it stopped");
+  refused(train(resume + "--hidden-size 8"), "the shape cannot change on resume");
+  refused(train(resume + "--resume-from " + d.file("out/checkpoints/none")), "is not a whole checkpoint");
+  const CommandResult lr = train(resume + "--learning-rate 0.5");
+  EXPECT_EQ(lr.exit_code, 0);
+  EXPECT_NE(lr.output.find("resume: learning_rate is 0.5, was"), std::string::npos) << lr.output;
+  // A damaged newest one is said, and the one before it taken.
+  const std::string file = d.file("out/checkpoints/step-6/unit-0001.safetensors");
+  std::string bytes = read_text_file(file);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  d.write("out/checkpoints/step-6/unit-0001.safetensors", bytes);
+  const CommandResult back = train("--num-steps 7 --checkpoint-interval 2 --resume");
+  EXPECT_EQ(back.exit_code, 0);
+  EXPECT_NE(back.output.find("its checksum does not fit"), std::string::npos) << back.output;
+  EXPECT_NE(back.output.find("step-4, 4 steps done"), std::string::npos) << back.output;
+  refused(train("--num-steps 4 --out-dir /proc/nowhere"), "cannot write there");
+}
+
 TEST_F(Cli, InfoSaysWhatIsThere) {
   ASSERT_EQ(train("--num-steps 1 --family llama --num-kv-heads 1").exit_code, 0);
   const CommandResult r = run_command(megatrain_command("info " + d.file("out/model")));

@@ -37,9 +37,7 @@ std::map<std::string, std::string> options_of(const TrainConfig& config) {
 TrainingCheckpoints::TrainingCheckpoints(const TrainConfig& config, std::string data)
     : config_(config), directory_(config.out_dir + "/checkpoints"), data_(std::move(data)) {
   choose();
-  if (!from_) return;
-  check_fits(*from_);
-  note_differences(*from_);
+  if (from_) check_fits(*from_);
 }
 
 void TrainingCheckpoints::choose() {
@@ -102,6 +100,7 @@ void TrainingCheckpoints::load(const Session& session) {
       load_checkpoint(e, *session.model, *session.store, session.threads,
                       show_progress("reading the checkpoint"));
       from_ = e;
+      note_differences(e);
       fmt::print("resume: {}, {} steps done\n", e.path, e.manifest.step);
       return;
     } catch (const Error& error) {
@@ -147,6 +146,7 @@ void TrainingCheckpoints::save(const Engine& engine, int64_t steps, int64_t skip
   report(true);
   try {
     writer_->start(std::move(m), engine.update_pending());
+    last_step_ = steps;
   } catch (const Error& e) {
     fmt::print(stderr, "checkpoint of step {} was not written: {}\n", steps, e.what());
   }

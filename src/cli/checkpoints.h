@@ -31,6 +31,7 @@ class TrainingCheckpoints {
   void save(const Engine& engine, int64_t steps, int64_t skipped);
   /// Says how the last one went, when it is done; `wait` for it if asked. False: it failed.
   bool report(bool wait);
+  int64_t last_step() const { return last_step_; }  ///< of the last one that was begun; -1: none
   bool enabled() const { return config_.checkpoint_interval >= 0 && writer_; }
 
  private:
@@ -43,6 +44,7 @@ class TrainingCheckpoints {
   std::optional<CheckpointEntry> from_;
   std::unique_ptr<Checkpointer> writer_;
   bool by_time_ = true;
+  int64_t last_step_ = -1;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

@@ -47,6 +47,7 @@ class Trainer {
     prepare();
     announce();
     allocate();
+    if (step_ > 0 && validation_due(step_) && !metrics_->holds(step_, "val_loss")) validate_now(step_);
     for (; step_ < c_.num_steps && !interrupted(); ++step_) one_step();
     finish();
     return failed_ ? 2 : 0;
@@ -200,11 +201,14 @@ class Trainer {
     if (!c_.trace.empty() && done > c_.num_steps - c_.trace_steps)
       trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done));
     check_finite(r);
-    if (!val_.empty() && c_.eval_interval > 0 && done % c_.eval_interval == 0 && done < c_.num_steps)
-      validate_now();
+    if (validation_due(done)) validate_now(done);
     if (c_.save_interval > 0 && done % c_.save_interval == 0 && done < c_.num_steps) save();
     checkpoints_->report(false);
     if (checkpoints_->due(done) && done < c_.num_steps) checkpoints_->save(*engine_, done, skipped_);
+  }
+
+  bool validation_due(int64_t done) const {
+    return !val_.empty() && c_.eval_interval > 0 && done % c_.eval_interval == 0 && done < c_.num_steps;
   }
 
   void account(const StepResult& r) {
@@ -248,10 +252,13 @@ class Trainer {
   void check_finite(const StepResult& r) {
     skipped_ = r.applied ? 0 : skipped_ + 1;
     if (r.applied) return;
-    fmt::print(
-        stderr,
-        "step {}: loss {} or gradient norm {} is not finite; the update was dropped, weights are unchanged\n",
-        step_ + 1, r.loss, r.gradient_norm);
+    fmt::print(stderr,
+               "step {}: loss {} or gradient norm {} is not finite{}; the update was dropped, weights are "
+               "unchanged\n",
+               step_ + 1, r.loss, r.gradient_norm,
+               r.bad_unit < 0 ? ""
+                              : " (first in the gradient of " +
+                                    session_.model->units()[static_cast<size_t>(r.bad_unit)].name + ")");
     if (skipped_ <= c_.max_skipped_steps) return;
     checkpoints_->report(true);
     save();
@@ -261,7 +268,8 @@ class Trainer {
                     skipped_, c_.out_dir));
   }
 
-  void validate_now() {
+  // After `done` steps. One that is interrupted says nothing: a resumed run does it again.
+  void validate_now(int64_t done) {
     const Clock::time_point start = Clock::now();
     Evaluation e;
     for (const auto& set : val_) {
@@ -270,13 +278,13 @@ class Trainer {
         fmt::print("  {}: loss {:.4f} on {} tokens\n", set->file().path(), one.loss, one.tokens);
       e.loss += one.loss * static_cast<double>(one.tokens), e.tokens += one.tokens;
     }
+    if (interrupted()) return;
     e.loss /= static_cast<double>(std::max<int64_t>(e.tokens, 1));
-    fmt::print("validation after step {}: loss {:.4f}, perplexity {:.2f} on {} tokens\n",
-               step_ + (step_ < c_.num_steps), e.loss, std::exp(e.loss),
-               format_count(static_cast<double>(e.tokens)));
+    fmt::print("validation after step {}: loss {:.4f}, perplexity {:.2f} on {} tokens\n", done, e.loss,
+               std::exp(e.loss), format_count(static_cast<double>(e.tokens)));
     const Scalars scalars = {{"val_loss", e.loss}, {"val_perplexity", std::exp(e.loss)}};
-    metrics_->write(std::min(step_ + 1, c_.num_steps), scalars);
-    tensorboard_->write(std::min(step_ + 1, c_.num_steps), scalars);
+    metrics_->write(done, scalars);
+    tensorboard_->write(done, scalars);
     last_line_ += Clock::now() - start;  // validation does not count as training time
   }
 
@@ -297,14 +305,14 @@ class Trainer {
   void last_checkpoint() {
     const bool wanted = interrupted() || c_.checkpoint_interval > 0;
     if (!checkpoints_->enabled() || !wanted || step_ == first_step_) return;
-    checkpoints_->save(*engine_, step_, skipped_);
-    engine_->finish_update();
+    engine_->finish_update();  // one that is being written may wait for it
+    if (checkpoints_->last_step() != step_) checkpoints_->save(*engine_, step_, skipped_);
     if (!checkpoints_->report(true)) failed_ = true;
   }
 
   void finish() {
     // Before the checkpoint, whose step says which lines of the metrics are kept on resume.
-    if (!val_.empty() && !interrupted() && !metrics_->holds(c_.num_steps, "val_loss")) validate_now();
+    if (!val_.empty() && !interrupted() && !metrics_->holds(step_, "val_loss")) validate_now(step_);
     last_checkpoint();
     save();
     if (!c_.trace.empty()) trace_.write(c_.trace);

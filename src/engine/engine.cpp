@@ -141,7 +141,13 @@ StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, con
   }
   // A step that is not finite changes nothing: its gradients are simply never applied.
   result.applied = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
-  if (!result.applied) return result;
+  if (!result.applied) {
+    const auto* norms = static_cast<const double*>(memory_[static_cast<size_t>(buffers_.host_results())]) +
+                        plan_.micro_batches();
+    for (int u = 0; u < model_.unit_count(); ++u)
+      if (!std::isfinite(norms[u])) result.bad_unit = u;
+    return result;
+  }
   const double limit = settings.max_gradient_norm;
   pending_ = {true, settings.optimizer,
               limit > 0 && result.gradient_norm > limit ? limit / (result.gradient_norm + 1e-6) : 1.0};

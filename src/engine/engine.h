@@ -24,6 +24,7 @@ struct StepResult {
   double gradient_norm = 0;  ///< global, before clipping
   int64_t target_tokens = 0;
   bool applied = true;  ///< false: loss or gradient was not finite and the update was dropped
+  int bad_unit = -1;    ///< then: the last unit whose gradient is not finite, where the backward met it first
 };
 
 /// Told on the host lane before and after each unit's update; before_update may wait.

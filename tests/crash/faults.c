@@ -1,6 +1,7 @@
 /* LD_PRELOAD for the crash harness: at the MT_FAULT_AT-th call that changes a file, MT_FAULT_KIND happens:
    kill (SIGKILL), full (this and every later write fails with ENOSPC), once (only this one does),
-   short (half of it is written), eio (fsync fails). Descriptors 0 to 2 are left alone. */
+   short (half of it is written), eio (fsync fails), term (SIGTERM). With kind clock the wall clock jumps
+   back and forth all the time. Descriptors 0 to 2 are left alone. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 static atomic_long calls;
@@ -26,6 +28,7 @@ static int now(void) {
   const long n = atomic_fetch_add(&calls, 1) + 1;
   if (!at || n != atol(at)) return 0;
   if (strcmp(kind(), "kill") == 0) raise(SIGKILL);
+  if (strcmp(kind(), "term") == 0) raise(SIGTERM);
   if (strcmp(kind(), "full") == 0) atomic_store(&disk_is_full, 1);
   return 1;
 }
@@ -55,6 +58,15 @@ ssize_t pwrite64(int fd, const void* data, size_t n, off64_t at) {
   REAL(ssize_t, pwrite64, int, const void*, size_t, off64_t);
   const ssize_t m = allowed(n);
   return m < 0 ? -1 : real(fd, data, (size_t)m, at);
+}
+
+int clock_gettime(clockid_t id, struct timespec* t) {
+  REAL(int, clock_gettime, clockid_t, struct timespec*);
+  static atomic_long reads;
+  const int rc = real(id, t);
+  if (id == CLOCK_REALTIME && strcmp(kind(), "clock") == 0)
+    t->tv_sec += atomic_fetch_add(&reads, 1) % 2 ? 100000000 : -400000000;
+  return rc;
 }
 
 int fsync(int fd) {
