@@ -152,6 +152,38 @@ TEST(CheckpointWriter, AFailureIsReportedAndTrainingGoesOn) {
   EXPECT_FALSE(writer.finished(false));
 }
 
+// The context is gone after an illegal address: the run ends with an error, destructors and all.
+TEST(CheckpointWriter, ACudaErrorEndsTheRunAndLeavesTheLastOneWhole) {
+  if (test_choice().kind != DeviceKind::cuda) GTEST_SKIP() << "needs a CUDA device";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string path = ::testing::TempDir() + "megatrain-cuda-error";
+  const auto body = [&] {
+    fs::remove_all(path);
+    try {
+      TinyRun run(tiny_spec(), tiny_plan());
+      Checkpointer writer(*run.model, run.store, {path, 2, 0, 2});
+      run.engine->observe_updates(&writer);
+      steps(run, 0, 2);
+      run.engine->finish_update();
+      writer.start(manifest_of(2, *run.engine), false);
+      if (!writer.finished(true)->error.empty()) std::exit(1);
+      steps(run, 2, 3);
+      writer.start(manifest_of(3, *run.engine), true);
+      std::vector<int32_t> tokens(14 * 12, 1 << 30), targets(tokens.size(), 1);
+      run.engine->train_step(tokens.data(), targets.data(), {});
+      std::exit(2);
+    } catch (const Error& e) {
+      std::fprintf(stderr, "error: %s\n", e.what());
+    }
+    std::exit(42);
+  };
+  EXPECT_EXIT(body(), ::testing::ExitedWithCode(42), "error: .*CUDA");
+  const auto entries = list(path);
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].manifest.step, 2);
+  fs::remove_all(path);
+}
+
 TEST(Metrics, ResumedFilesHaveNoLineTwice) {
   const ScratchDirectory d;
   d.write("m.jsonl",

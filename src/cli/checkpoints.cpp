@@ -110,6 +110,12 @@ void TrainingCheckpoints::load(const Session& session) {
 }
 
 void TrainingCheckpoints::open(const Session& session) {
+  const auto free = static_cast<double>(fs::space(config_.out_dir).available);
+  const auto model = static_cast<double>(session.store->bytes()) / 3;  // fp32 of fp32 and two moments
+  if (free < model)
+    fail(fmt::format(
+        "{}: the model alone needs up to {}, {} are free; free some space or choose another out_dir",
+        config_.out_dir, format_bytes(model), format_bytes(free)));
   if (config_.checkpoint_interval < 0) return;
   std::error_code ignored;
   if (!from_ && config_.overwrite) fs::remove_all(directory_, ignored);
