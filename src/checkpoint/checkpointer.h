@@ -35,8 +35,8 @@ class Checkpointer : public UpdateObserver {
   ~Checkpointer() override;
 
   /// Begins a checkpoint of the state after the last step. `pending`: its update is still to come (it will be
-  /// waited for, unit by unit). Waits for an earlier checkpoint first, so a step, or finish_update(), must have
-  /// come since that was begun. Throws Error when the disk lacks room.
+  /// waited for, unit by unit). Waits for an earlier checkpoint first, so a step, or finish_update(), must
+  /// have come since that was begun. Throws Error when the disk lacks room.
   void start(Manifest manifest, bool pending);
   /// The result of the last one, once, when it is done; `wait` for it if asked.
   std::optional<Report> finished(bool wait);

@@ -42,7 +42,8 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs) {
     files.insert(files.end(), inside.begin(), inside.end());
   }
   for (const std::string& f : files) {
-    if (!fs::is_regular_file(f)) fail(f + ": cannot open: it does not exist or is not a file; check the path");
+    if (!fs::is_regular_file(f))
+      fail(f + ": cannot open: it does not exist or is not a file; check the path");
     if (fs::file_size(f) == 0) fail(f + ": is empty, it has no text");
   }
   return files;
