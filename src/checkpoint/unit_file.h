@@ -6,8 +6,8 @@
 
 namespace megatrain {
 
-/// Writes hi, lo (U16) and m, v (F32), each [numel], from the store's memory, piece by piece, and brings them
-/// to disk; the page cache holds no more than a few pieces of it. Returns the file's entry.
+/// Writes hi, lo (U16) and m, v (F32), each [numel], from the store's memory, in pieces of 16 MiB, and brings
+/// them to disk; the page cache holds no more than a few pieces of it. Returns the file's entry.
 Manifest::File write_unit(const std::string& directory, int unit, const UnitLayout& layout,
                           const UnitState& state);
 /// Reads one back and checks its hash. Throws Error naming the file; `state` may be half filled then.
