@@ -136,8 +136,6 @@ void Checkpointer::commit() {
   }
   fs::rename(temporary_, path);
   sync_path(policy_.directory);
-  remove_leftovers(policy_.directory);
-  prune_checkpoints(policy_.directory, policy_.keep, policy_.every);
 }
 
 void Checkpointer::write() {
@@ -157,14 +155,17 @@ void Checkpointer::write() {
       if (stop_) fail("was given up");
     }
     commit();
-    r.bytes = manifest_.bytes();
+    r.bytes = manifest_.bytes(), r.seconds = since(start);
+    remove_leftovers(policy_.directory);
+    prune_checkpoints(policy_.directory, policy_.keep, policy_.every);
   } catch (const std::exception& e) {
     r.error = e.what();
     std::error_code ignored;
     fs::remove_all(temporary_, ignored);
   }
   const std::lock_guard lock(mutex_);
-  r.seconds = since(start), r.stalled = stalled_;
+  if (r.seconds == 0) r.seconds = since(start);
+  r.stalled = stalled_;
   report_ = r, done_ = true;
   changed_.notify_all();
 }
