@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "io/file.h"
 #include "io/metrics.h"
+#include "mutate.h"
 #include "scratch.h"
 #include "tiny.h"
 
@@ -211,38 +212,20 @@ class Mutations {
     auto files = files_;
     auto it = files.begin();
     std::advance(it, static_cast<int64_t>(roll(0, files.size())));
-    std::string& content = it->second;
-    const size_t at = roll(1, content.size());
     std::string what = it->first;
     switch (roll(2, 7)) {
       case 0:
-        content[at] = static_cast<char>(content[at] ^ (1 << roll(3, 8))),
-        what += ": a bit at " + std::to_string(at);
-        break;
-      case 1:
-        content.resize(at), what += ": cut at " + std::to_string(at);
-        break;
-      case 2:
-        content += std::string(1 + roll(3, 100), '\0'), what += ": longer";
-        break;
-      case 3:
-        std::fill_n(content.begin() + static_cast<int64_t>(at), std::min<size_t>(64, content.size() - at),
-                    '\0'),
-            what += ": a hole at " + std::to_string(at);
-        break;
-      case 4:
         files.erase(it), what += ": missing";
         break;
-      case 5: {
+      case 1: {
         auto other = files.begin();
         std::advance(other, static_cast<int64_t>(roll(3, files.size())));
         what += " and " + other->first + " swapped";
-        std::swap(content, other->second);
+        std::swap(it->second, other->second);
         break;
       }
       default:
-        content.insert(at, std::string(1, content[roll(3, content.size())])),
-            what += ": a byte more at " + std::to_string(at);
+        what += ": " + mutate(it->second, 32, i);
     }
     fs::remove_all(path);
     fs::create_directories(path);

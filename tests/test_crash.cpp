@@ -41,6 +41,10 @@ struct Outcome {
   }
 };
 
+bool disk_fails(const std::string& kind) {
+  return kind == "full" || kind == "once" || kind == "eio" || kind == "ro";
+}
+
 struct Tally {
   int runs = 0, kills = 0, failures = 0, resumes = 0, untouched = 0;
 };
@@ -109,7 +113,7 @@ TEST_F(Crash, KilledRunsEndInTheSameBits) {
   }
   const char* many = std::getenv("MT_CRASH_RUNS");
   const uint64_t runs = many ? std::strtoull(many, nullptr, 10) : 16;
-  const char* kinds[] = {"kill", "kill", "full", "once", "short", "eio", "time", "term", "clock"};
+  const char* kinds[] = {"kill", "kill", "full", "once", "short", "eio", "ro", "time", "term", "clock"};
   Tally n;
   for (uint64_t r = 0; r < runs; ++r) {
     const int v = static_cast<int>(r % 4);
@@ -139,7 +143,7 @@ TEST_F(Crash, KilledRunsEndInTheSameBits) {
           << (rc == kHung ? "it hung: " : "") << "run " << r << ", " << kind << ": " << rc << "\n"
           << log;
       if (rc == 130) {  // a disk that is full ends a run with one line that says so
-        ASSERT_TRUE(kind == "full" || kind == "once" || kind == "eio") << kind << "\n" << log;
+        ASSERT_TRUE(disk_fails(kind)) << kind << "\n" << log;
         ASSERT_TRUE(log.find("megatrain: ") != std::string::npos ||
                     log.find("was not written: ") != std::string::npos)
             << log;
@@ -153,7 +157,7 @@ TEST_F(Crash, KilledRunsEndInTheSameBits) {
         break;
       }
       if (rc == 0 && log.find("stopped after step") != std::string::npos) continue;  // SIGTERM: saved, exit 0
-      if (rc == 0 && kind != "full" && kind != "once" && kind != "eio") {
+      if (rc == 0 && !disk_fails(kind)) {
         n.untouched += attempt == 0;
         break;
       }

@@ -162,10 +162,9 @@ TEST(Documents, RoundTripAndDamage) {
   const std::string good = read_text_file(path);
   for (size_t cut = 0; cut < good.size(); cut += 3) {
     d.write("cut.mtbin", good.substr(0, cut));
-    if (cut % 2 == 0 && cut < 8) continue;  // an even number of bytes without a header is a .bin
     EXPECT_THROW(TokenFile(d.file("cut.mtbin"), 100), Error) << cut;
   }
-  for (size_t at = 64; at < good.size(); ++at) {  // the checksum sees every changed bit of tokens and index
+  for (size_t at = 0; at < good.size(); ++at) {  // no changed bit goes unseen
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ (1 << (at % 7)));
     if (at >= 64 + 36 && at < 64 + 40) continue;  // the pad between them

@@ -1,7 +1,6 @@
 #include "checkpoint/checkpointer.h"
 
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <atomic>
@@ -48,24 +47,19 @@ void Checkpointer::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-int64_t Checkpointer::bytes_needed() const {
+int64_t checkpoint_bytes(const Model& model) {
   int64_t n = int64_t{4} << 20;  // manifest, directory
-  for (const UnitLayout& u : model_.units()) n += unit_file_bytes(u) + 4096;
+  for (const UnitLayout& u : model.units()) n += unit_file_bytes(u) + 4096;
   return n;
-}
-
-int64_t Checkpointer::bytes_free() const {
-  struct statvfs s {};
-  if (::statvfs(policy_.directory.c_str(), &s) != 0) return 0;
-  return static_cast<int64_t>(s.f_bavail) * static_cast<int64_t>(s.f_frsize);
 }
 
 void Checkpointer::start(Manifest manifest, bool pending) {
   join();
-  if (bytes_free() < bytes_needed())
+  const int64_t free = free_bytes(policy_.directory), need = checkpoint_bytes(model_);
+  if (free < need)
     fail(fmt::format("{}: a checkpoint needs {}, {} are free; free some space, or lower keep_checkpoints",
-                     policy_.directory, format_bytes(static_cast<double>(bytes_needed())),
-                     format_bytes(static_cast<double>(bytes_free()))));
+                     policy_.directory, format_bytes(static_cast<double>(need)),
+                     format_bytes(static_cast<double>(free))));
   manifest_ = std::move(manifest);
   manifest_.files.assign(static_cast<size_t>(model_.unit_count()), {});
   temporary_ = fmt::format("{}/.tmp-step-{}", policy_.directory, manifest_.step);
@@ -128,14 +122,7 @@ void Checkpointer::commit() {
   write_file_atomically(temporary_ + "/manifest.json", manifest_.text());
   sync_path(temporary_);
   const std::string path = fmt::format("{}/step-{}", policy_.directory, manifest_.step);
-  if (fs::exists(path)) {  // of a run that was resumed from before it
-    const std::string old = fmt::format("{}/.old-step-{}", policy_.directory, manifest_.step);
-    std::error_code ignored;
-    fs::remove_all(old, ignored);
-    fs::rename(path, old);
-  }
-  fs::rename(temporary_, path);
-  sync_path(policy_.directory);
+  replace_directory(temporary_, path);  // there is one when a run was resumed from before it
 }
 
 void Checkpointer::write() {

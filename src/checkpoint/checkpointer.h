@@ -44,10 +44,6 @@ class Checkpointer : public UpdateObserver {
   void before_update(int unit) override;
   void after_update(int unit) override;
 
-  /// Bytes of one checkpoint, and bytes free where they go.
-  int64_t bytes_needed() const;
-  int64_t bytes_free() const;
-
  private:
   enum class Phase { idle, awaiting, ready, written };
   void write();                                 // the coordinating thread
@@ -72,6 +68,8 @@ class Checkpointer : public UpdateObserver {
   std::thread thread_;
 };
 
+/// Bytes that one checkpoint of this model takes.
+int64_t checkpoint_bytes(const Model& model);
 /// Fills the store from a checkpoint, checking every hash. Throws Error naming the file that is damaged.
 void load_checkpoint(const CheckpointEntry& entry, const Model& model, HostStore& store, int threads,
                      const ProgressFn& progress);

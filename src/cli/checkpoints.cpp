@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/say.h"
 #include "core/units.h"
+#include "io/file.h"
 
 namespace fs = std::filesystem;
 
@@ -52,7 +54,7 @@ void TrainingCheckpoints::choose() {
                        complaints.empty() ? "" : "; " + complaints[0]));
   } else {
     candidates_ = list_checkpoints(directory_, complaints);
-    for (const std::string& c : complaints) fmt::print(stderr, "not used: {}\n", c);
+    for (const std::string& c : complaints) warn("not used: {}\n", c);
     if (!config_.resume) {
       if (!candidates_.empty() && !config_.overwrite)
         fail(
@@ -64,7 +66,7 @@ void TrainingCheckpoints::choose() {
   }
   if (!candidates_.empty()) from_ = candidates_[0];
   if (config_.resume && !from_)
-    fmt::print("resume: no checkpoint in {}, so the run starts from the beginning\n", directory_);
+    say("resume: no checkpoint in {}, so the run starts from the beginning\n", directory_);
 }
 
 void TrainingCheckpoints::check_fits(const CheckpointEntry& entry) const {
@@ -91,7 +93,7 @@ void TrainingCheckpoints::note_differences(const CheckpointEntry& entry) const {
     if (then == entry.manifest.options.end() || then->second == value || name == "train_data" ||
         name == "val_data")
       continue;
-    fmt::print("resume: {} is {}, was {}\n", name, value, then->second);
+    say("resume: {} is {}, was {}\n", name, value, then->second);
   }
 }
 
@@ -101,40 +103,51 @@ void TrainingCheckpoints::load(const Session& session) {
                       show_progress("reading the checkpoint"));
       from_ = e;
       note_differences(e);
-      fmt::print("resume: {}, {} steps done\n", e.path, e.manifest.step);
+      say("resume: {}, {} steps done\n", e.path, e.manifest.step);
       return;
     } catch (const Error& error) {
       if (&e == &candidates_.back()) throw;
-      fmt::print(stderr, "not used: {}\n", error.what());
+      warn("not used: {}\n", error.what());
     }
 }
 
-void TrainingCheckpoints::open(const Session& session) {
-  const auto free = static_cast<double>(fs::space(config_.out_dir).available);
-  const auto model = static_cast<double>(session.store->bytes()) / 3;  // fp32 of fp32 and two moments
-  if (free < model)
+void TrainingCheckpoints::check_room(const Model& model) {
+  const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  std::vector<std::string> complaints;
+  const auto there = list_checkpoints(directory_, complaints);
+  const bool anew = !from_ && config_.overwrite;  // those that are there will go
+  int64_t free = free_bytes(config_.out_dir);
+  if (anew)
+    for (const CheckpointEntry& e : there) free += e.manifest.bytes();
+  const int64_t export_bytes = model.parameter_count() * 4, one = checkpoint_bytes(model);
+  const int64_t kept = anew ? 0 : static_cast<int64_t>(there.size());
+  const int64_t count =
+      config_.checkpoint_interval < 0 ? 0 : std::max<int64_t>(config_.keep_checkpoints + 1 - kept, 1);
+  disk_ = fmt::format(
+      "  disk: {} of {} free in {}: the model, up to {}{}\n", text(export_bytes + count * one), text(free),
+      config_.out_dir, text(export_bytes),
+      count == 0 ? "" : fmt::format(", and {} checkpoint{} of {}", count, count == 1 ? "" : "s", text(one)));
+  if (free < export_bytes)
     fail(fmt::format(
         "{}: the model alone needs up to {}, {} are free; free some space or choose another out_dir",
-        config_.out_dir, format_bytes(model), format_bytes(free)));
+        config_.out_dir, text(export_bytes), text(free)));
+  if (count == 0 || free >= export_bytes + count * one) return;
+  const std::string figures =
+      fmt::format("{}: the model and {} checkpoint{} of {} need {}, {} are free", config_.out_dir, count,
+                  count == 1 ? "" : "s", text(one), text(export_bytes + count * one), text(free));
+  if (config_.checkpoint_interval > 0)
+    fail(figures + "; free some space, lower keep_checkpoints, or set checkpoint_interval to -1 for none");
+  by_time_ = false;
+  disk_ = fmt::format("  disk: no checkpoints by time: {}\n", figures);
+}
+
+void TrainingCheckpoints::open(const Session& session) {
   if (config_.checkpoint_interval < 0) return;
   std::error_code ignored;
   if (!from_ && config_.overwrite) fs::remove_all(directory_, ignored);
   writer_ = std::make_unique<Checkpointer>(
       *session.model, *session.store,
       CheckpointPolicy{directory_, config_.keep_checkpoints, config_.keep_checkpoint_every, 4});
-  std::vector<std::string> complaints;
-  const auto there = static_cast<int64_t>(list_checkpoints(directory_, complaints).size());
-  const int64_t more = std::max<int64_t>(config_.keep_checkpoints + 1 - there, 1),
-                need = more * writer_->bytes_needed();
-  const std::string figures = fmt::format(
-      "{}: {} checkpoint{} of {} need{} {}, {} are free", directory_, more, more == 1 ? "" : "s",
-      format_bytes(static_cast<double>(writer_->bytes_needed())), more == 1 ? "s" : "",
-      format_bytes(static_cast<double>(need)), format_bytes(static_cast<double>(writer_->bytes_free())));
-  if (writer_->bytes_free() >= need) return;
-  if (config_.checkpoint_interval > 0)
-    fail(figures + "; free some space, lower keep_checkpoints, or set checkpoint_interval to -1 for none");
-  by_time_ = false;
-  fmt::print(stderr, "no checkpoints by time: {}\n", figures);
 }
 
 bool TrainingCheckpoints::due(int64_t steps) const {
@@ -154,7 +167,7 @@ void TrainingCheckpoints::save(const Engine& engine, int64_t steps, int64_t skip
     writer_->start(std::move(m), engine.update_pending());
     last_step_ = steps;
   } catch (const Error& e) {
-    fmt::print(stderr, "checkpoint of step {} was not written: {}\n", steps, e.what());
+    warn("checkpoint of step {} was not written: {}\n", steps, e.what());
   }
 }
 
@@ -163,13 +176,12 @@ bool TrainingCheckpoints::report(bool wait) {
   const auto r = writer_->finished(wait);
   if (!r) return true;
   if (!r->error.empty()) {
-    fmt::print(stderr, "checkpoint of step {} was not written: {}; earlier ones are as they were\n", r->step,
-               r->error);
+    warn("checkpoint of step {} was not written: {}; earlier ones are as they were\n", r->step, r->error);
     return false;
   }
-  fmt::print("checkpoint of step {}: {} in {:.1f} s ({:.2f} GB/s), training waited {:.2f} s\n", r->step,
-             format_bytes(static_cast<double>(r->bytes)), r->seconds,
-             static_cast<double>(r->bytes) / 1e9 / std::max(r->seconds, 1e-9), r->stalled);
+  say("checkpoint of step {}: {} in {:.1f} s ({:.2f} GB/s), training waited {:.2f} s\n", r->step,
+      format_bytes(static_cast<double>(r->bytes)), r->seconds,
+      static_cast<double>(r->bytes) / 1e9 / std::max(r->seconds, 1e-9), r->stalled);
   std::fflush(stdout);
   return true;
 }

@@ -20,7 +20,10 @@ class TrainingCheckpoints {
   const std::optional<CheckpointEntry>& from() const { return from_; }
   /// Fills the store from it. When a file is damaged, the checkpoint before it is taken instead, and said so.
   void load(const Session& session);
-  /// Opens the writer; refuses, or gives up checkpoints by time, when the disk lacks room.
+  /// What the run will need of the disk; refuses, or gives up checkpoints by time, when it is not there.
+  void check_room(const Model& model);
+  const std::string& disk() const { return disk_; }  ///< the same as a line
+  /// Opens the writer.
   void open(const Session& session);
   /// Attaches it to the engine that updates the store.
   void watch(Engine& engine) { engine.observe_updates(writer_.get()); }
@@ -39,7 +42,7 @@ class TrainingCheckpoints {
   void check_fits(const CheckpointEntry& entry) const;
   void note_differences(const CheckpointEntry& entry) const;
   const TrainConfig& config_;
-  std::string directory_, data_;
+  std::string directory_, data_, disk_;
   std::vector<CheckpointEntry> candidates_;  // newest first
   std::optional<CheckpointEntry> from_;
   std::unique_ptr<Checkpointer> writer_;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <deque>
 #include <exception>
+#include <filesystem>
 
 #include "cli/commands.h"
 #include "core/error.h"
@@ -230,6 +231,9 @@ int run_command_line(int argc, char** argv) {
     return 2;
   } catch (const Error& e) {
     fmt::print(stderr, "megatrain: {}\n", e.what());
+    return 2;
+  } catch (const std::filesystem::filesystem_error& e) {
+    fmt::print(stderr, "megatrain: {}; check the path and its permissions\n", e.what());
     return 2;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "megatrain: out of host memory; use a smaller batch_size or sequence_length\n");

@@ -145,6 +145,7 @@ class Preparation {
 
   void choose_output() {
     ensure_writable_directory(o_.out_dir);
+    lock_.emplace(o_.out_dir);
     const bool text = encoding_.set == EncodingOptions::text;
     output_ = TokenFormat::plain(tokenizer_->vocab_size());
     output_.vocabulary_hash = tokenizer_->hash();
@@ -311,6 +312,7 @@ class Preparation {
   }
 
   const PrepareOptions& o_;
+  std::optional<DirectoryLock> lock_;
   std::vector<std::string> files_;
   RowFormat format_;
   RecordOptions record_;

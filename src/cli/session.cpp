@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "core/error.h"
+#include "core/say.h"
 #include "core/units.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/host_memory.h"
@@ -23,7 +24,7 @@ volatile std::sig_atomic_t interrupt_count = 0;
 
 void on_interrupt(int signal) {
   interrupt_count = interrupt_count + 1;
-  std::signal(signal, SIG_DFL);
+  if (signal != SIGHUP) std::signal(signal, SIG_DFL);  // a closed terminal may say so twice
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ ProgressFn show_progress(const std::string& what) {
   return [what, last = std::chrono::steady_clock::now()](double fraction) mutable {
     const auto now = std::chrono::steady_clock::now();
     if (now - last < std::chrono::seconds(2)) return;
-    fmt::print(stderr, "  {}: {:.0f}%\n", what, 100 * fraction);
+    warn("  {}: {:.0f}%\n", what, 100 * fraction);
     last = now;
   };
 }
@@ -44,6 +45,12 @@ bool interrupted() {
 void watch_interrupts() {
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
+  if (std::signal(SIGHUP, on_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
+}
+
+void outlive_the_log() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 Session load_session(const std::string& directory, const PlanRequest& request,
@@ -112,7 +119,7 @@ Evaluation evaluate(Engine& engine, const Sequences& rows, int64_t max_batches) 
     result.loss += engine.evaluate(batch.tokens.data(), batch.targets.data(),
                                    engine.plan().packed ? batch.positions.data() : nullptr);
     if (std::chrono::steady_clock::now() - last_word > std::chrono::seconds(2)) {
-      fmt::print(stderr, "  evaluating: batch {} of {}\n", i + 1, batches);
+      warn("  evaluating: batch {} of {}\n", i + 1, batches);
       last_word = std::chrono::steady_clock::now();
     }
   }

@@ -52,8 +52,11 @@ Evaluation evaluate(Engine& engine, const Sequences& rows, int64_t max_batches);
 /// Prints "  what: 40%" on stderr at most every two seconds.
 ProgressFn show_progress(const std::string& what);
 
-/// True once Ctrl-C (or SIGTERM) came; a second one ends the process at once.
+/// True once Ctrl-C (or SIGTERM, or a closed terminal's SIGHUP) came; a second Ctrl-C ends the process at
+/// once.
 bool interrupted();
 void watch_interrupts();
+/// A pipe or file that takes the output and breaks does not end the process (say, warn).
+void outlive_the_log();
 
 }  // namespace megatrain

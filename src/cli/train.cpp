@@ -10,6 +10,7 @@
 #include "cli/checkpoints.h"
 #include "cli/commands.h"
 #include "core/error.h"
+#include "core/say.h"
 #include "core/units.h"
 #include "data/loader.h"
 #include "engine/trace.h"
@@ -77,6 +78,8 @@ class Trainer {
     checkpoints_ = std::make_unique<TrainingCheckpoints>(c_, data_fingerprint());
     if (checkpoints_->from()) check_same_model(*checkpoints_->from(), *session_.model);
     ensure_writable_directory(c_.out_dir);
+    lock_.emplace(c_.out_dir);
+    checkpoints_->check_room(*session_.model);
     if (!c_.trace.empty())
       write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end
   }
@@ -114,25 +117,23 @@ class Trainer {
   }
 
   void announce() const {
-    fmt::print("options (* differs from the default)\n{}\n", config_table(c_));
+    say("options (* differs from the default)\n{}\n", config_table(c_));
     const StepPlan& p = session_.plan.step;
     const int blocks = session_.model->block_count();
-    fmt::print(
-        "plan: {} sequences x {} tokens a step, {} micro-batch{} of {}, {} wave{}; weights of {} of {} "
+    say("plan: {} sequences x {} tokens a step, {} micro-batch{} of {}, {} wave{}; weights of {} of {} "
         "blocks resident\n",
         p.batch, p.seq_len, p.micro_batches(), p.micro_batches() == 1 ? "" : "es", p.micro_batch, p.waves(),
         p.waves() == 1 ? "" : "s", p.resident_blocks, blocks);
-    fmt::print("{}", memory_table(session_.plan));
+    say("{}{}", memory_table(session_.plan), checkpoints_->disk());
     for (const auto& set : train_)
-      fmt::print("data: {} has {} tokens, {}\n", set->file().path(),
-                 format_count(static_cast<double>(set->file().size())), set->summary().text());
-    if (train_.size() > 1)
-      fmt::print("data: {} rows an epoch from {} sets\n", loader_->rows(), train_.size());
+      say("data: {} has {} tokens, {}\n", set->file().path(),
+          format_count(static_cast<double>(set->file().size())), set->summary().text());
+    if (train_.size() > 1) say("data: {} rows an epoch from {} sets\n", loader_->rows(), train_.size());
   }
 
   void allocate() {
     session_.allocate();
-    fmt::print("model: {}\n", session_.summary());
+    say("model: {}\n", session_.summary());
     fill_store();
     engine_ = session_.make_engine(machine_of(c_));
     checkpoints_->open(session_);
@@ -144,8 +145,9 @@ class Trainer {
     if (engine_->arena().used() != session_.plan.device_bytes)
       throw std::logic_error("the arena holds other than the memory table says");
     write_file_atomically(c_.out_dir + "/config.yaml", config_yaml(c_));
-    metrics_.emplace(c_.out_dir + "/metrics.jsonl", checkpoints_->from() ? step_ : -1);
-    tensorboard_.emplace(c_.out_dir);
+    const int64_t keep = checkpoints_->from() ? step_ : -1;
+    metrics_.emplace(c_.out_dir + "/metrics.jsonl", keep);
+    tensorboard_.emplace(c_.out_dir, keep);
     prefetcher_ = std::make_unique<Prefetcher>(*loader_);
     started_ = last_line_ = Clock::now();
   }
@@ -175,9 +177,9 @@ class Trainer {
                            show_progress("loading weights"));
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    fmt::print("weights: read from {} in {:.1f} s; store {}, most memory so far {}\n", c_.init_from,
-               seconds_since(start), format_bytes(static_cast<double>(session_.store->bytes())),
-               format_bytes(static_cast<double>(usage.ru_maxrss) * 1024));
+    say("weights: read from {} in {:.1f} s; store {}, most memory so far {}\n", c_.init_from,
+        seconds_since(start), format_bytes(static_cast<double>(session_.store->bytes())),
+        format_bytes(static_cast<double>(usage.ru_maxrss) * 1024));
   }
 
   double learning_rate() const {
@@ -204,7 +206,14 @@ class Trainer {
     if (validation_due(done)) validate_now(done);
     if (c_.save_interval > 0 && done % c_.save_interval == 0 && done < c_.num_steps) save();
     checkpoints_->report(false);
-    if (checkpoints_->due(done) && done < c_.num_steps) checkpoints_->save(*engine_, done, skipped_);
+    if (checkpoints_->due(done) && done < c_.num_steps) checkpoint(done);
+  }
+
+  void checkpoint(int64_t done) try {
+    metrics_->sync();
+    checkpoints_->save(*engine_, done, skipped_);
+  } catch (const Error& e) {
+    warn("checkpoint of step {} was not written: {}\n", done, e.what());
   }
 
   bool validation_due(int64_t done) const {
@@ -237,9 +246,9 @@ class Trainer {
     }
     const double eta = seconds_since(started_) / static_cast<double>(step_ + 1 - first_step_) *
                        static_cast<double>(c_.num_steps - step_ - 1);
-    fmt::print("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.3f}  {} tok/s  busy{}  eta {}\n", step_ + 1,
-               std::to_string(c_.num_steps).size(), c_.num_steps, r.loss, lr, r.gradient_norm,
-               format_count(speed), busy, format_duration(eta));
+    say("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.3f}  {} tok/s  busy{}  eta {}\n", step_ + 1,
+        std::to_string(c_.num_steps).size(), c_.num_steps, r.loss, lr, r.gradient_norm, format_count(speed),
+        busy, format_duration(eta));
     std::fflush(stdout);
     if (due) {  // a resumed run shows its first step, but keeps the same record as one that was never stopped
       metrics_->write(step_ + 1, scalars);
@@ -252,13 +261,13 @@ class Trainer {
   void check_finite(const StepResult& r) {
     skipped_ = r.applied ? 0 : skipped_ + 1;
     if (r.applied) return;
-    fmt::print(stderr,
-               "step {}: loss {} or gradient norm {} is not finite{}; the update was dropped, weights are "
-               "unchanged\n",
-               step_ + 1, r.loss, r.gradient_norm,
-               r.bad_unit < 0 ? ""
-                              : " (first in the gradient of " +
-                                    session_.model->units()[static_cast<size_t>(r.bad_unit)].name + ")");
+    warn(
+        "step {}: loss {} or gradient norm {} is not finite{}; the update was dropped, weights are "
+        "unchanged\n",
+        step_ + 1, r.loss, r.gradient_norm,
+        r.bad_unit < 0 ? ""
+                       : " (first in the gradient of " +
+                             session_.model->units()[static_cast<size_t>(r.bad_unit)].name + ")");
     if (skipped_ <= c_.max_skipped_steps) return;
     checkpoints_->report(true);
     save();
@@ -274,14 +283,13 @@ class Trainer {
     Evaluation e;
     for (const auto& set : val_) {
       const Evaluation one = evaluate(*engine_, *set, c_.eval_batches);
-      if (val_.size() > 1)
-        fmt::print("  {}: loss {:.4f} on {} tokens\n", set->file().path(), one.loss, one.tokens);
+      if (val_.size() > 1) say("  {}: loss {:.4f} on {} tokens\n", set->file().path(), one.loss, one.tokens);
       e.loss += one.loss * static_cast<double>(one.tokens), e.tokens += one.tokens;
     }
     if (interrupted()) return;
     e.loss /= static_cast<double>(std::max<int64_t>(e.tokens, 1));
-    fmt::print("validation after step {}: loss {:.4f}, perplexity {:.2f} on {} tokens\n", done, e.loss,
-               std::exp(e.loss), format_count(static_cast<double>(e.tokens)));
+    say("validation after step {}: loss {:.4f}, perplexity {:.2f} on {} tokens\n", done, e.loss,
+        std::exp(e.loss), format_count(static_cast<double>(e.tokens)));
     const Scalars scalars = {{"val_loss", e.loss}, {"val_perplexity", std::exp(e.loss)}};
     metrics_->write(done, scalars);
     tensorboard_->write(done, scalars);
@@ -306,8 +314,8 @@ class Trainer {
     const bool wanted = interrupted() || c_.checkpoint_interval > 0;
     if (!checkpoints_->enabled() || !wanted || step_ == first_step_) return;
     engine_->finish_update();  // one that is being written may wait for it
-    if (checkpoints_->last_step() != step_) checkpoints_->save(*engine_, step_, skipped_);
-    if (!checkpoints_->report(true)) failed_ = true;
+    if (checkpoints_->last_step() != step_) checkpoint(step_);
+    if (!checkpoints_->report(true) || checkpoints_->last_step() != step_) failed_ = true;
   }
 
   void finish() {
@@ -315,19 +323,19 @@ class Trainer {
     if (!val_.empty() && !interrupted() && !metrics_->holds(step_, "val_loss")) validate_now(step_);
     last_checkpoint();
     save();
+    metrics_->sync();
     if (!c_.trace.empty()) trace_.write(c_.trace);
     if (interrupted()) {
       const bool kept = checkpoints_->enabled() && !failed_;
-      fmt::print("\nstopped after step {}; the model is in {}/model{}", step_, c_.out_dir,
-                 kept ? ". To go on exactly from here:\n" : ", but there is no checkpoint of this step\n");
-      if (kept) fmt::print("  {}{}\n", command_line_, c_.resume ? "" : " --resume");
+      say("\nstopped after step {}; the model is in {}/model{}", step_, c_.out_dir,
+          kept ? ". To go on exactly from here:\n" : ", but there is no checkpoint of this step\n");
+      if (kept) say("  {}{}\n", command_line_, c_.resume ? "" : " --resume");
       return;
     }
-    fmt::print("saved {}/model after {} steps, {}\n", c_.out_dir, step_,
-               format_duration(seconds_since(started_)));
+    say("saved {}/model after {} steps, {}\n", c_.out_dir, step_, format_duration(seconds_since(started_)));
     if (c_.sample_prompt.empty() || !tokenizer_) return;
     engine_.reset();
-    fmt::print("\n--- sample ---\n");
+    say("\n--- sample ---\n");
     GenerateOptions g;
     g.prompts = {c_.sample_prompt}, g.max_tokens = c_.sample_tokens, g.temperature = 0.8, g.seed = c_.seed;
     MachineOptions machine = machine_of(c_);
@@ -350,6 +358,7 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Prefetcher> prefetcher_;
   std::optional<uint64_t> model_hash_;
+  std::optional<DirectoryLock> lock_;
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   TraceFile trace_;
@@ -364,6 +373,7 @@ class Trainer {
 
 int run_train(const TrainConfig& config, const std::string& command_line) {
   watch_interrupts();
+  outlive_the_log();
   return Trainer(config, command_line).run();
 }
 

@@ -66,6 +66,7 @@ void TokenFile::read_header(int64_t vocab_size) {
   read_bytes(0, &header_, n);
   if (n < 8 || std::memcmp(header_.magic, usual.magic, 8) != 0) {
     header_ = usual;
+    if (path_.ends_with(".mtbin")) fail(path_ + ": does not begin as a .mtbin does; it is damaged");
     if (bytes_ % 2 != 0)
       fail(fmt::format("{}: has {} bytes, an odd number; a .bin holds uint16 tokens, so it is damaged", path_,
                        bytes_));
@@ -74,9 +75,9 @@ void TokenFile::read_header(int64_t vocab_size) {
   }
   if (n < static_cast<int64_t>(sizeof header_)) fail(path_ + ": ends inside its header; it is damaged");
   const TokenFileHeader& h = header_;
-  if (h.version != 1)
-    fail(fmt::format("{}: is of version {}, this program reads version 1; prepare the data again", path_,
-                     h.version));
+  if (h.version != usual.version)
+    fail(fmt::format("{}: is of version {}, this program reads version {}; prepare the data again", path_,
+                     h.version, usual.version));
   first_byte_ = sizeof h;
   const bool known = h.token_bytes == 2 || h.token_bytes == 4;
   const auto room = static_cast<uint64_t>(bytes_ - first_byte_);
@@ -141,7 +142,9 @@ uint64_t TokenFile::verify(const ProgressFn& progress) const {
     if (progress) progress(static_cast<double>(at + n) / static_cast<double>(size()));
   }
   for (uint64_t s : starts_) sum.add(s);
-  if (header_.checksum != 0 && header_.checksum != sum.state)
+  if (first_byte_ == 0) return sum.state;  // a .bin has none to compare with
+  sum.add(header_);
+  if (header_.checksum != sum.state)
     fail(path_ + ": its checksum does not fit what it holds; it is damaged, prepare the data again");
   return sum.state;
 }
@@ -260,7 +263,9 @@ void TokenWriter::finish() {
     TokenFileHeader h;
     h.token_bytes = static_cast<uint32_t>(token_bytes), h.tokens = state_.tokens,
     h.documents = state_.documents, h.vocab_size = format_.vocab_size,
-    h.vocabulary_hash = format_.vocabulary_hash, h.checksum = sum.state, h.flags = format_.flags;
+    h.vocabulary_hash = format_.vocabulary_hash, h.flags = format_.flags;
+    sum.add(h);
+    h.checksum = sum.state;
     if (::pwrite(fd_, &h, sizeof h, 0) != static_cast<ssize_t>(sizeof h))
       fail(fmt::format("{}: cannot finish writing ({})", path_, std::strerror(errno)));
   }

@@ -12,10 +12,11 @@ namespace megatrain {
 
 /// The first 64 bytes of a .mtbin, little-endian. The tokens follow and, at the next multiple of 8, the index
 /// of each document's first token and the number of tokens (uint64, documents + 1 of them; none when
-/// documents is 0). Zero means "not said" for hash and checksum (Checksum over tokens, then index).
+/// documents is 0). A vocabulary hash of
+/// zero means "not said". Checksum is over tokens, index, then this header.
 struct TokenFileHeader {
   char magic[8] = {'M', 'T', 'B', 'I', 'N', '\n', 0, 0};
-  uint32_t version = 1;
+  uint32_t version = 2;
   uint32_t token_bytes = 4;  ///< 2 or 4
   uint64_t tokens = 0, documents = 0, vocab_size = 0, vocabulary_hash = 0, checksum = 0, flags = 0;
   /// Fine-tuning sets: bit 31 of a token says that it is context, not a target.
@@ -32,6 +33,9 @@ struct Checksum {
   void add(uint64_t value) {
     state = (state ^ value) * 0x9E3779B97F4A7C15ull;
     state ^= state >> 32;
+  }
+  void add(const TokenFileHeader& h) {
+    for (const uint64_t v : {h.tokens, h.documents, h.vocab_size, h.vocabulary_hash, h.flags}) add(v);
   }
 };
 

@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -17,12 +15,6 @@
 
 namespace megatrain {
 namespace {
-
-int open_new(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) fail(fmt::format("{}: cannot create ({}); choose another out_dir", path, std::strerror(errno)));
-  return fd;
-}
 
 double wall_time() {
   using namespace std::chrono;
@@ -90,17 +82,25 @@ std::string kept_lines(const std::string& path, int64_t keep) {
   return out;
 }
 
-int open_after(const std::string& path, const std::string& kept) {
+std::string write_kept(const std::string& path, int64_t keep) {
+  std::string kept = kept_lines(path, keep);
   write_file_atomically(path, kept);
-  const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (fd < 0) fail(fmt::format("{}: cannot open ({}); choose another out_dir", path, std::strerror(errno)));
-  return fd;
+  return kept;
+}
+
+// A name of its own, also when two runs begin in one second.
+std::string event_file(const std::string& directory) {
+  for (int i = 0;; ++i) {
+    std::string path = fmt::format("{}/events.out.tfevents.{}.{}megatrain", directory,
+                                   static_cast<int64_t>(wall_time()), i == 0 ? "" : std::to_string(i) + ".");
+    if (!std::filesystem::exists(path)) return path;
+  }
 }
 
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, int64_t keep)
-    : path_(path), kept_(kept_lines(path, keep)), fd_(open_after(path, kept_)) {}
+    : kept_(write_kept(path, keep)), file_(path, 0) {}
 
 bool MetricsFile::holds(int64_t step, const std::string& name) const {
   std::istringstream in(kept_);
@@ -110,32 +110,24 @@ bool MetricsFile::holds(int64_t step, const std::string& name) const {
   }
   return false;
 }
-MetricsFile::~MetricsFile() {
-  ::close(fd_);
-}
 
 void MetricsFile::write(int64_t step, const Scalars& scalars) {
   nlohmann::ordered_json line;
   line["step"] = step;
   for (const auto& [name, value] : scalars) line[name] = value;
-  const std::string text = line.dump() + "\n";
-  write_all(fd_, text.data(), static_cast<int64_t>(text.size()), path_);
+  file_.append(line.dump() + "\n");
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::string& directory)
-    : path_(fmt::format("{}/events.out.tfevents.{}.megatrain", directory, static_cast<int64_t>(wall_time()))),
-      fd_(open_new(path_)) {
-  record(event(0, bytes_field(3, "brain.Event:2")));  // file_version
-}
-
-TensorBoardWriter::~TensorBoardWriter() {
-  ::close(fd_);
+TensorBoardWriter::TensorBoardWriter(const std::string& directory, int64_t keep)
+    : file_(event_file(directory), O_CREAT) {
+  record(event(0, bytes_field(3, "brain.Event:2")));     // file_version
+  const std::string start = varint(1 << 3) + varint(1);  // SessionLog.status = START
+  if (keep >= 0) record(event(keep + 1, bytes_field(7, start)));
 }
 
 void TensorBoardWriter::record(const std::string& body) {
   const std::string length = raw(static_cast<uint64_t>(body.size()));
-  const std::string out = length + raw(masked_crc(length)) + body + raw(masked_crc(body));
-  write_all(fd_, out.data(), static_cast<int64_t>(out.size()), path_);
+  file_.append(length + raw(masked_crc(length)) + body + raw(masked_crc(body)));
 }
 
 void TensorBoardWriter::write(int64_t step, const Scalars& scalars) {

@@ -1,21 +1,26 @@
 /* LD_PRELOAD for the crash harness: at the MT_FAULT_AT-th call that changes a file, MT_FAULT_KIND happens:
    kill (SIGKILL), full (this and every later write fails with ENOSPC), once (only this one does),
-   short (half of it is written), eio (fsync fails), term (SIGTERM). With kind clock the wall clock jumps
-   back and forth all the time. Descriptors 0 to 2 are left alone. */
+   short (half of it is written), eio (fsync fails), term (SIGTERM), ro (the file system is read-only from
+   then on). With kind clock the wall clock jumps back and forth all the time; with kind small, statvfs tells of
+   MT_FAULT_FREE bytes that are free. Descriptors 0 to 2 are left alone. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
 static atomic_long calls;
-static atomic_int disk_is_full;
+static atomic_int disk_is_full, read_only;
 
 static const char* kind(void) {
   const char* k = getenv("MT_FAULT_KIND");
@@ -30,12 +35,21 @@ static int now(void) {
   if (strcmp(kind(), "kill") == 0) raise(SIGKILL);
   if (strcmp(kind(), "term") == 0) raise(SIGTERM);
   if (strcmp(kind(), "full") == 0) atomic_store(&disk_is_full, 1);
+  if (strcmp(kind(), "ro") == 0) atomic_store(&read_only, 1);
   return 1;
+}
+
+/* -1 and EROFS once nothing may change any more. */
+static int refused(void) {
+  if (!atomic_load(&read_only)) return 0;
+  errno = EROFS;
+  return -1;
 }
 
 /* Bytes that may be written, or -1. */
 static ssize_t allowed(size_t n) {
   const int hit = now();
+  if (refused()) return -1;
   if (atomic_load(&disk_is_full) || (hit && strcmp(kind(), "once") == 0)) {
     errno = ENOSPC;
     return -1;
@@ -81,20 +95,60 @@ int fsync(int fd) {
 int rename(const char* from, const char* to) {
   REAL(int, rename, const char*, const char*);
   now();
-  return real(from, to);
+  return refused() ? -1 : real(from, to);
+}
+
+int renameat2(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) {
+  REAL(int, renameat2, int, const char*, int, const char*, unsigned);
+  now();
+  return refused() ? -1 : real(from_fd, from, to_fd, to, flags);
 }
 
 int unlink(const char* path) {
   REAL(int, unlink, const char*);
   now();
-  return real(path);
+  return refused() ? -1 : real(path);
 }
 
 int unlinkat(int fd, const char* path, int flags) {
   REAL(int, unlinkat, int, const char*, int);
   now();
-  return real(fd, path, flags);
+  return refused() ? -1 : real(fd, path, flags);
 }
+
+int mkdir(const char* path, mode_t mode) {
+  REAL(int, mkdir, const char*, mode_t);
+  return refused() ? -1 : real(path, mode);
+}
+
+/* Opening is not counted, as few opens change anything. */
+#define OPEN(name)                                                        \
+  int name(const char* path, int flags, ...) {                            \
+    REAL(int, name, const char*, int, ...);                               \
+    va_list more;                                                         \
+    va_start(more, flags);                                                \
+    const mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;       \
+    va_end(more);                                                         \
+    if ((flags & (O_WRONLY | O_RDWR | O_CREAT)) && refused()) return -1;  \
+    return real(path, flags, mode);                                       \
+  }
+OPEN(open)
+OPEN(open64)
+
+/* Some libraries call it under this name. */
+#define STATVFS(name, type)                                          \
+  int name(const char* path, struct type* s) {                       \
+    REAL(int, name, const char*, struct type*);                      \
+    const int rc = real(path, s);                                    \
+    if (rc == 0 && strcmp(kind(), "small") == 0) {                   \
+      const char* bytes = getenv("MT_FAULT_FREE");                   \
+      s->f_frsize = 1;                                               \
+      s->f_bavail = bytes ? strtoull(bytes, NULL, 10) : 0;           \
+    }                                                                \
+    return rc;                                                       \
+  }
+STATVFS(statvfs, statvfs)
+STATVFS(statvfs64, statvfs64)
 
 /* At the end, how many calls there were (MT_FAULT_COUNT names a file). */
 __attribute__((destructor)) static void report(void) {

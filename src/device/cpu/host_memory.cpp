@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -17,27 +19,69 @@ int64_t mapped_size(int64_t bytes) {
   return (std::max<int64_t>(bytes, 1) + 4095) / 4096 * 4096;
 }
 
-int64_t mem_available() {
-  std::ifstream in("/proc/meminfo");
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+int64_t mem_available(const std::string& root) {
+  std::ifstream in(root + "/proc/meminfo");
   for (std::string key, rest; in >> key; std::getline(in, rest))
     if (key == "MemAvailable:") {
       int64_t kib = 0;
       in >> kib;
       return kib * 1024;
     }
-  return std::numeric_limits<int64_t>::max();
+  return kNoLimit;
 }
 
-// Free room under one cgroup v2 directory; "max" or no file means no limit.
-int64_t cgroup_room(const std::string& dir) {
+// The names by which a cgroup tells its limit, its use, and how much of that is page cache that would be
+// given back.
+struct CgroupFiles {
+  const char *mount, *limit, *used, *cache;
+};
+constexpr CgroupFiles kV2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
+constexpr CgroupFiles kV1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                             "total_inactive_file"};
+
+// Room under one cgroup's directory; "max" or no file means no limit.
+int64_t cgroup_room(const std::string& dir, const CgroupFiles& names) {
   int64_t limit = 0, used = 0;
-  std::ifstream max_file(dir + "/memory.max"), use_file(dir + "/memory.current");
-  if (!(max_file >> limit) || !(use_file >> used)) return std::numeric_limits<int64_t>::max();
-  int64_t inactive = 0, value = 0;
+  std::ifstream max_file(dir + "/" + names.limit), use_file(dir + "/" + names.used);
+  if (!(max_file >> limit) || !(use_file >> used)) return kNoLimit;
+  int64_t cache = 0, value = 0;
   std::ifstream stat(dir + "/memory.stat");
   for (std::string key; stat >> key >> value;)
-    if (key == "inactive_file") inactive = value;  // page cache the kernel gives back
-  return std::max<int64_t>(0, limit - used + inactive);
+    if (key == names.cache) cache = value;
+  return std::max<int64_t>(0, limit - used + cache);
+}
+
+// The least of a cgroup and all above it. In a container the path may be the host's and not exist; the top
+// does.
+int64_t least_room(const std::string& root, std::string path, const CgroupFiles& names) {
+  int64_t room = kNoLimit;
+  for (;;) {
+    room = std::min(room, cgroup_room(root + names.mount + path, names));
+    const size_t slash = path.rfind('/');
+    if (path.empty() || slash == std::string::npos) return room;
+    path.resize(slash);
+  }
+}
+
+// A line of /proc/self/cgroup: "0::/path" (v2) or "4:cpu,memory:/path" (v1).
+int64_t room_of(const std::string& root, const std::string& line) {
+  const size_t first = line.find(':'), second = line.find(':', first + 1);
+  if (first == std::string::npos || second == std::string::npos) return kNoLimit;
+  const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",",
+                    path = line.substr(second + 1);
+  if (line.rfind("0::", 0) == 0) return least_room(root, path, kV2);
+  return controllers.find(",memory,") == std::string::npos ? kNoLimit : least_room(root, path, kV1);
+}
+
+// What 'ulimit -v' leaves.
+int64_t address_space_room() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kNoLimit;
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - pages * sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace
@@ -56,19 +100,10 @@ void unmap_host_memory(void* data, int64_t bytes) {
   if (data) munmap(data, static_cast<size_t>(mapped_size(bytes)));
 }
 
-int64_t available_host_memory() {
-  int64_t room = mem_available();
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind("0::", 0) != 0) continue;
-    std::string path = line.substr(3);
-    for (;;) {
-      room = std::min(room, cgroup_room("/sys/fs/cgroup" + path));
-      const size_t slash = path.rfind('/');
-      if (path.empty() || slash == std::string::npos) break;
-      path.resize(slash);
-    }
-  }
+int64_t available_host_memory(const std::string& root) {
+  int64_t room = std::min(mem_available(root), root.empty() ? address_space_room() : kNoLimit);
+  std::ifstream in(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) room = std::min(room, room_of(root, line));
   return room;
 }
 
