@@ -343,6 +343,16 @@ TEST_F(Prepare, RegisteredSetsAndColumns) {
   EXPECT_NE(r.output.find("1 rows, 1 examples"), std::string::npos) << r.output;
 }
 
+// nanoGPT's int(n * 0.9): tiny Shakespeare has 1,115,394 characters, and its README names these counts.
+TEST_F(Prepare, ATextOfShakespearesLengthIsSplitAsNanoGptDoes) {
+  std::string text;
+  for (int i = 0; text.size() < 1'115'394; ++i) text += "line " + std::to_string(i) + "\n";
+  text.resize(1'115'394);
+  const CommandResult r = prepare(d.write("input.txt", text) + " -o " + d.file("out") + " --tokenizer char");
+  EXPECT_NE(r.output.find("train.bin  1003854 tokens"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("val.bin    111540 tokens"), std::string::npos) << r.output;
+}
+
 TEST_F(Prepare, ParquetGivesWhatJsonlGives) {
   const CommandResult r =
       prepare(golden + "/parquet/texts.parquet -o " + d.file("p") + tokenizer + " --val-fraction 0");
