@@ -30,7 +30,7 @@ struct Faults : Cli {
 TEST_F(Faults, TooLittleDiskIsRefusedInNumbers) {
   if (!preloads()) GTEST_SKIP() << "sanitizers come first in a process";
   refused(train_with_free(1000, ""), "the model alone needs up to");
-  refused(train_with_free(100'000, "--checkpoint-interval 5"), "3 checkpoints of 4.11 MiB need");
+  refused(train_with_free(100'000, "--checkpoint-interval 5"), "3 checkpoints of 189.45 KiB need");
   EXPECT_FALSE(fs::exists(d.file("out/model")));
   const CommandResult r = train_with_free(100'000, "");  // by time only: the run matters more
   EXPECT_EQ(r.exit_code, 0) << r.output;
@@ -42,6 +42,56 @@ TEST_F(Faults, AddressSpaceIsCountedAsMemory) {
   const CommandResult r = run_command(bash("ulimit -v 3000000; " + megatrain_command("train ") + config +
                                            " --hidden-size 1024 --num-layers 24 --memory-limit 1GiB"));
   refused(r, "host memory");
+}
+
+/// A cgroup of this process's own with a memory limit; none where the system does not allow that.
+class Cgroup {
+ public:
+  explicit Cgroup(int64_t limit) {
+    std::ifstream in("/proc/self/cgroup");
+    for (std::string line; path_.empty() && std::getline(in, line);) {
+      const size_t colon = line.find(':', line.find(':') + 1);
+      const bool v2 = line.rfind("0::", 0) == 0;
+      if (!v2 && line.find(":memory:") == std::string::npos) continue;
+      const std::string at =
+          (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + line.substr(colon + 1) + "/megatrain-test";
+      std::error_code error;
+      if (!fs::create_directory(at, error)) continue;
+      path_ = at;
+      std::ofstream f(at + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+      if (!(f << limit << std::flush)) rmdir(at.c_str()), path_.clear();
+    }
+  }
+  ~Cgroup() {
+    if (!path_.empty()) rmdir(path_.c_str());
+  }
+  Cgroup(const Cgroup&) = delete;
+  Cgroup& operator=(const Cgroup&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// What the plan grants is really there: sizes around the limit run or are refused, and none is killed.
+TEST_F(Faults, NoRunIsKilledAtACgroupsLimit) {
+  if (!preloads()) GTEST_SKIP() << "sanitizers take more";
+  const Cgroup group(int64_t{320} << 20);
+  if (group.path().empty()) GTEST_SKIP() << "no cgroup may be made here";
+  int ran = 0, was_refused = 0;
+  for (const int hidden : {64, 200, 216, 232, 512}) {
+    fs::remove_all(d.file("out"));
+    const CommandResult r = run_command(bash("echo $$ > " + group.path() + "/cgroup.procs && exec " +
+                                             megatrain_command("train ") + config +
+                                             " --memory-limit auto --num-layers 12 --num-steps 3 "
+                                             "--checkpoint-interval 1 --batch-size 32 --hidden-size " +
+                                             std::to_string(hidden)));
+    ASSERT_TRUE(r.exit_code == 0 || r.exit_code == 2) << hidden << ": " << r.exit_code << "\n" << r.output;
+    ++(r.exit_code == 0 ? ran : was_refused);
+    if (r.exit_code == 2) refused(r, "not enough host memory");
+  }
+  EXPECT_GT(ran, 1);
+  EXPECT_GT(was_refused, 0);
 }
 
 TEST_F(Faults, ALogThatCannotBeWrittenCostsNothing) {

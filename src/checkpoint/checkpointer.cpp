@@ -48,8 +48,8 @@ void Checkpointer::join() {
 }
 
 int64_t checkpoint_bytes(const Model& model) {
-  int64_t n = int64_t{4} << 20;  // manifest, directory
-  for (const UnitLayout& u : model.units()) n += unit_file_bytes(u) + 4096;
+  int64_t n = int64_t{64} << 10;  // the manifest's options, the directory
+  for (const UnitLayout& u : model.units()) n += unit_file_bytes(u) + 8192;  // a file's last block, its lines
   return n;
 }
 

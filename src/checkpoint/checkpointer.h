@@ -15,7 +15,7 @@ namespace megatrain {
 struct CheckpointPolicy {
   std::string directory;        ///< <out_dir>/checkpoints
   int64_t keep = 2, every = 0;  ///< see prune_checkpoints
-  int threads = 4;              ///< writers
+  int threads = 4;              ///< writers, each with kWriterBytes of memory
 };
 
 /// Writes straight from the store, unit by unit, in the order in which updates will come: no copy is made. A

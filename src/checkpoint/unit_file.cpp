@@ -19,8 +19,6 @@
 namespace megatrain {
 namespace {
 
-constexpr int64_t kPiece = int64_t{16} << 20;  // bytes
-
 struct Plane {
   const char *name, *dtype;
   void* data;
@@ -52,7 +50,7 @@ std::string header_of(const UnitLayout& layout, const UnitState& s) {
 /// half as fast again on the H200 machine's disk), else with its pages let go.
 class StreamedFile {
  public:
-  explicit StreamedFile(std::string path) : path_(std::move(path)), buffer_(kPiece) {
+  explicit StreamedFile(std::string path) : path_(std::move(path)), buffer_(kWriterBytes) {
     constexpr int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
     fd_ = ::open(path_.c_str(), flags | O_DIRECT, 0644);
     direct_ = fd_ >= 0;
@@ -68,10 +66,10 @@ class StreamedFile {
   void write(const void* data, int64_t bytes) {
     const auto* from = static_cast<const char*>(data);
     while (bytes > 0) {
-      const int64_t n = std::min(bytes, kPiece - used_);
+      const int64_t n = std::min(bytes, kWriterBytes - used_);
       std::memcpy(buffer_.data() + used_, from, static_cast<size_t>(n));
       from += n, bytes -= n, used_ += n;
-      if (used_ == kPiece) flush();
+      if (used_ == kWriterBytes) flush();
     }
   }
   int64_t finish() {
@@ -110,8 +108,8 @@ class StreamedFile {
     if (direct_) done = write_direct();
     write_all(fd_, buffer_.data() + done, used_ - done, path_);
     at_ += used_, used_ = 0;
-    if (direct_ || at_ - flushed_ < 4 * kPiece) return;
-    const int64_t until = at_ - 2 * kPiece;  // nearly on disk by now: wait for it and let its pages go
+    if (direct_ || at_ - flushed_ < 4 * kWriterBytes) return;
+    const int64_t until = at_ - 2 * kWriterBytes;  // nearly on disk by now: wait for it and let its pages go
     ::sync_file_range(fd_, flushed_, until - flushed_,
                       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     ::posix_fadvise(fd_, flushed_, until - flushed_, POSIX_FADV_DONTNEED);
@@ -155,8 +153,8 @@ Manifest::File write_unit(const std::string& directory, int unit, const UnitLayo
   file.write(header.data(), static_cast<int64_t>(header.size()));
   Hash64 hash;
   for (const Plane& p : planes_of(layout.numel, state))
-    for (int64_t at = 0; at < p.bytes; at += kPiece) {
-      const int64_t n = std::min(kPiece, p.bytes - at);
+    for (int64_t at = 0; at < p.bytes; at += kWriterBytes) {
+      const int64_t n = std::min(kWriterBytes, p.bytes - at);
       const char* from = static_cast<const char*>(p.data) + at;
       hash.add(from, static_cast<size_t>(n));
       file.write(from, n);
@@ -171,8 +169,8 @@ void read_unit(const std::string& directory, const Manifest::File& f, const Unit
     const SafetensorsEntry* e = file.find(p.name);
     if (!e || e->dtype != p.dtype || e->bytes != p.bytes)
       fail(fmt::format("{}: tensor {} is not what the manifest says; it is damaged", file.path(), p.name));
-    for (int64_t at = 0; at < p.bytes; at += kPiece) {
-      const int64_t n = std::min(kPiece, p.bytes - at);
+    for (int64_t at = 0; at < p.bytes; at += kWriterBytes) {
+      const int64_t n = std::min(kWriterBytes, p.bytes - at);
       file.read_bytes(*e, at, n, static_cast<char*>(p.data) + at);
       hash.add(static_cast<char*>(p.data) + at, static_cast<size_t>(n));
     }

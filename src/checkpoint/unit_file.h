@@ -12,6 +12,8 @@ Manifest::File write_unit(const std::string& directory, int unit, const UnitLayo
                           const UnitState& state);
 /// Reads one back and checks its hash. Throws Error naming the file; `state` may be half filled then.
 void read_unit(const std::string& directory, const Manifest::File& file, const UnitState& state);
+inline constexpr int64_t kWriterBytes = int64_t{16} << 20;  ///< memory that write_unit takes
+
 std::string unit_file_name(int unit);
 /// Size of such a file, to the byte.
 int64_t unit_file_bytes(const UnitLayout& layout);

@@ -147,7 +147,7 @@ void TrainingCheckpoints::open(const Session& session) {
   if (!from_ && config_.overwrite) fs::remove_all(directory_, ignored);
   writer_ = std::make_unique<Checkpointer>(
       *session.model, *session.store,
-      CheckpointPolicy{directory_, config_.keep_checkpoints, config_.keep_checkpoint_every, 4});
+      CheckpointPolicy{directory_, config_.keep_checkpoints, config_.keep_checkpoint_every});
 }
 
 bool TrainingCheckpoints::due(int64_t steps) const {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "checkpoint/unit_file.h"
 #include "cli/checkpoints.h"
 #include "cli/commands.h"
 #include "core/error.h"
@@ -71,6 +72,8 @@ class Trainer {
     PlanRequest request;
     request.batch = c_.batch_size, request.seq_len = c_.sequence_length;
     request.update_in_backward = c_.max_gradient_norm == 0;
+    if (c_.checkpoint_interval >= 0)
+      request.beside.emplace_back("checkpoint writers", CheckpointPolicy{}.threads * kWriterBytes);
     session_ = Session::plan_for(spec, request, machine_of(c_));  // can be asked for before there is data
     open_data(spec.vocab_size);
     request.packed = loader_->packed();

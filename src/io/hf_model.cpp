@@ -431,7 +431,7 @@ void save_model(const std::string& directory, const Model& model, const HostStor
   write_file_atomically(directory + "/config.json", config_text(model.spec(), options));
   if (options.source)
     for (const auto& [name, content] : options.source->carried)
-      write_file_atomically(directory + "/" + name, content);
+      write_file_atomically(fmt::format("{}/{}", directory, name), content);
   int64_t total = 0;
   for (const Outgoing& t : tensors) total += t.numel();
   ThreadPool pool(options.threads);

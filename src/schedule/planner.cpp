@@ -21,7 +21,14 @@ int64_t store_bytes(const Model& model, const PlanRequest& r) {
 }
 
 int64_t batch_staging(const StepPlan& p) {
-  return p.batch * p.seq_len * 8;
+  constexpr int64_t kReadAhead = 2 * 3 * 4;  // this batch and the next: tokens, targets, positions
+  return p.batch * p.seq_len * (4 * p.ints_per_token() + (p.training ? kReadAhead : 0)) + p.batch * 4;
+}
+
+int64_t beside(const PlanRequest& r) {
+  int64_t n = 0;
+  for (const auto& [what, bytes] : r.beside) n += bytes;
+  return n;
 }
 
 // What the model needs of the host whatever the plan: refuse before looking at anything else.
@@ -31,20 +38,20 @@ void check_store(const Model& model, const PlanRequest& r) {
   const int64_t weights = padded * HostStore::kWeightBytes,
                 moments = r.training ? padded * HostStore::kMomentBytes : 0;
   const int64_t gradients = r.training && !r.update_in_backward ? padded * 4 : 0,
-                total = weights + moments + gradients;
-  if (total <= r.host_available) return;
+                total = weights + moments + gradients,
+                room = std::max<int64_t>(r.host_available - beside(r), 0);
+  if (total <= room) return;
   const double per_parameter = static_cast<double>(total) / static_cast<double>(model.parameter_count());
-  fail(
-      fmt::format("not enough host memory: {} parameters need {} (master weights {}, Adam moments {}, "
-                  "gradients {}), {} is available; "
-                  "use a machine with more RAM or a model of at most {} parameters",
-                  format_count(static_cast<double>(model.parameter_count())), gib(total), gib(weights),
-                  gib(moments), gib(gradients), gib(r.host_available),
-                  format_count(static_cast<double>(r.host_available) / per_parameter)));
+  fail(fmt::format(
+      "not enough host memory: {} parameters need {} (master weights {}, Adam moments {}, "
+      "gradients {}), {} is available for them; "
+      "use a machine with more RAM or a model of at most {} parameters",
+      format_count(static_cast<double>(model.parameter_count())), gib(total), gib(weights), gib(moments),
+      gib(gradients), gib(room), format_count(static_cast<double>(room) / per_parameter)));
 }
 
 int64_t host_bytes(const Model& model, const PlanRequest& r, const StepBuffers& b, const StepPlan& p) {
-  return store_bytes(model, r) + b.host_bytes() + batch_staging(p);
+  return store_bytes(model, r) + b.host_bytes() + batch_staging(p) + beside(r);
 }
 
 bool fits(const Model& model, const PlanRequest& r, const StepPlan& p) {
@@ -164,7 +171,8 @@ MemoryPlan describe_plan(const Model& model, const PlanRequest& r, const StepPla
   m.lines.push_back({"master weights (4 B/param)", Place::host, weights});
   if (r.training)
     m.lines.push_back({"Adam moments (8 B/param)", Place::host, store_bytes(model, r) - weights});
-  m.lines.push_back({"batch staging", Place::host, batch_staging(p)});
+  m.lines.push_back({"batches", Place::host, batch_staging(p)});
+  for (const auto& [what, bytes] : r.beside) m.lines.push_back({what, Place::host, bytes});
   m.device_bytes = b.device_bytes(), m.host_bytes = host_bytes(model, r, b, p);
   m.host_available = r.host_available;
   m.device_limit = r.device_limit > 0 ? r.device_limit : r.host_available - m.host_bytes;

@@ -24,6 +24,7 @@ struct PlanRequest {
   int64_t device_limit = 0;           ///< bytes; 0: what the host has left (CPU device)
   int64_t host_available = 0;         ///< bytes of host memory that may be taken
   bool device_shares_host = true;     ///< the CPU device's memory is host memory too
+  std::vector<std::pair<std::string, int64_t>> beside;  ///< what the host holds that is no part of the step
 };
 
 struct MemoryLine {

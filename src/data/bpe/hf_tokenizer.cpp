@@ -111,7 +111,7 @@ void check_utf8(std::string_view text) {
   }
 }
 
-class HfTokenizer : public Tokenizer {
+class HfTokenizer final : public Tokenizer {
  public:
   HfTokenizer(const nlohmann::json& j, std::string where,
               std::vector<std::pair<std::string, std::string>> files)
@@ -177,7 +177,8 @@ class HfTokenizer : public Tokenizer {
   }
 
   void save(const std::string& directory) const override {
-    for (const auto& [name, content] : files_) write_file_atomically(directory + "/" + name, content);
+    for (const auto& [name, content] : files_)
+      write_file_atomically(fmt::format("{}/{}", directory, name), content);
   }
 
  private:

@@ -74,7 +74,7 @@ void split(const Pattern& pattern, Behavior behavior, bool invert, std::string_v
   joiner.flush();
 }
 
-PreTokenizer::Step split_step(Pattern pattern, Behavior behavior, bool invert) {
+PreTokenizer::Step split_step(const Pattern& pattern, Behavior behavior, bool invert) {
   return [=](std::string_view text, bool, const PreTokenizer::Sink& sink) {
     split(pattern, behavior, invert, text, sink);
   };

@@ -449,7 +449,7 @@ const std::map<std::string, Method>& dict_methods() {
        }},
       {"get",
        [](const Value& v, const Arguments& a, Budget&) {
-         const Value found = v.find(a.get(0, "key").str());
+         Value found = v.find(a.get(0, "key").str());
          if (!found.is(Value::undefined)) return found;
          const Value absent = a.get(1, "default");
          return absent.is(Value::undefined) ? Value::null() : absent;

@@ -350,7 +350,8 @@ class Parser {
     } else {
       n = postfix(primary());
     }
-    return with_filters ? filters_and_tests(std::move(n)) : std::move(n);
+    if (with_filters) n = filters_and_tests(std::move(n));
+    return n;
   }
 
   NodePtr primary() {

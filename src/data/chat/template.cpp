@@ -253,7 +253,7 @@ class Interpreter {
         return Value(std::move(items));
       }
       case Kind::dict: {
-        const Value d{Dict{}};
+        Value d{Dict{}};
         for (size_t i = 0; i + 1 < n.children.size(); i += 2)
           d.set(evaluate(*n.children[i]).str(), evaluate(*n.children[i + 1]));
         return d;

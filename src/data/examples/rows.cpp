@@ -28,7 +28,7 @@ Json tools_of(const Json& j) {
   if (j["tools"].is_array()) return j["tools"].empty() ? Json(nullptr) : j["tools"];
   const std::string text = text_field(j, "tools");
   if (text.empty()) return nullptr;
-  const Json parsed = Json::parse(text, nullptr, false);
+  Json parsed = Json::parse(text, nullptr, false);
   if (!parsed.is_array()) fail("'tools' is not a list");
   return parsed;
 }

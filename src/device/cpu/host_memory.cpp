@@ -58,7 +58,7 @@ int64_t cgroup_room(const std::string& dir, const CgroupFiles& names) {
 int64_t least_room(const std::string& root, std::string path, const CgroupFiles& names) {
   int64_t room = kNoLimit;
   for (;;) {
-    room = std::min(room, cgroup_room(root + names.mount + path, names));
+    room = std::min(room, cgroup_room(fmt::format("{}{}{}", root, names.mount, path), names));
     const size_t slash = path.rfind('/');
     if (path.empty() || slash == std::string::npos) return room;
     path.resize(slash);
