@@ -62,7 +62,7 @@ void backward_token(const RopeBackwardArgs& a, int64_t n, float* dw) {
     float* g = a.grad.f32() + at;
     k.rotate(s.head_dim / 2, angles.cosine.data(), angles.sine.data(), g, g);
     const Tensor& w = h < s.num_heads ? a.q_norm : a.k_norm;
-    if (!w) continue;
+    if (!dw) continue;  // a model without head norms
     const float* x = a.in.f32() + at;
     std::array<float, kMaxHeadDim> unused;
     float rstd;
