@@ -293,7 +293,7 @@ void step_row(const ModelSpec& spec, int64_t tokens, double clip, const Ceilings
   const MemoryPlan plan = plan_step(*model, r);
   const auto device = make_device(choice, plan.device_limit, 0);
   double start = now();
-  HostStore store(*device, *model, true);
+  StateStore store(*device, *model, true);
   ThreadPool pool(available_cores());
   const double pinned = now() - start;
   store.initialize(1, pool);

@@ -25,7 +25,7 @@ struct Golden {
     model = make_model(spec);
   }
 
-  void load(HostStore& store) const {
+  void load(StateStore& store) const {
     for (int u = 0; u < model->unit_count(); ++u)
       for (const Parameter& p : model->units()[static_cast<size_t>(u)].parameters)
         store.set_parameter(u, p, values("weight." + p.name).data());

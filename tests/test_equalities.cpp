@@ -135,7 +135,7 @@ TEST(LargerThanTheDevice, TrainsWithTenTimesTheWeightsOfItsMemory) {
   ASSERT_LE(plan.device_bytes, weights / 10);
   const auto owner = make_device(test_choice(), request.device_limit, 2);
   Device& device = *owner;
-  HostStore store(device, *model, true);
+  StateStore store(device, *model, true);
   ThreadPool pool(2);
   store.initialize(1, pool);
   Engine engine(device, *model, store, plan.step, {});
@@ -147,7 +147,7 @@ TEST(LargerThanTheDevice, TrainsWithTenTimesTheWeightsOfItsMemory) {
   EXPECT_EQ(lines, plan.device_bytes);
   // Two block buffers for weights and two for gradients, whatever the number of layers.
   for (const auto& b : engine.buffers().list()) {
-    if (b.group == "weights, streamed") {
+    if (b.group == std::string("weights, streamed")) {
       EXPECT_LE(b.bytes, model->max_block_numel() * 4);
     }
   }

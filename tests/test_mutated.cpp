@@ -154,7 +154,7 @@ TEST_F(Mutated, ConfigsAndModelsAreReadOrRefused) {
                 const auto model = make_model(read_model_spec(d.file("model")));
                 if (model->parameter_count() > 4 * run.model->parameter_count()) fail("another shape");
                 const auto device = make_device(test_choice(), int64_t{1} << 30, 1);
-                HostStore store(*device, *model, false);
+                StateStore store(*device, *model, false);
                 load_weights(d.file("model"), *model, store, 1, {});
                 uint64_t sum = 0;
                 for (int u = 0; u < model->unit_count(); ++u)

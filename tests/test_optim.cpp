@@ -120,14 +120,14 @@ TEST(LearningRate, NanoGptAndGigaGptValues) {
   EXPECT_DOUBLE_EQ(learning_rate_at({"constant", 1, 0, 4, 10}, 2), 0.5);
 }
 
-TEST(HostStore, InitialWeightsAreTheSameForAnyThreadCountAndHaveTheRightSpread) {
+TEST(StateStore, InitialWeightsAreTheSameForAnyThreadCountAndHaveTheRightSpread) {
   ModelSpec spec;
   spec.vocab_size = 500, spec.hidden_size = 64, spec.num_layers = 8, spec.num_heads = 4,
   spec.intermediate_size = 256;
   spec.max_position_embeddings = 32;
   const auto model = make_model(spec);
   CpuDevice device(1 << 20, 1);
-  HostStore a(device, *model, false), b(device, *model, false);
+  StateStore a(device, *model, false), b(device, *model, false);
   ThreadPool one(1), three(3);
   a.initialize(5, one), b.initialize(5, three);
   for (int u = 0; u < model->unit_count(); ++u)

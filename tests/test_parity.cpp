@@ -33,7 +33,7 @@ class Parity : public ::testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
   Golden golden{std::get<0>(GetParam())};
   std::unique_ptr<Device> device = test_device();
-  HostStore store{*device, *golden.model, true};
+  StateStore store{*device, *golden.model, true};
   void SetUp() override { golden.load(store); }
 };
 
@@ -135,7 +135,7 @@ TEST_P(Parity, GenerationWithACache) {
 TEST(Generation, GoesOnBeyondTheCache) {
   const Golden golden("llama3_tied");
   const auto device = test_device();
-  HostStore store(*device, *golden.model, true);
+  StateStore store(*device, *golden.model, true);
   golden.load(store);
   StepPlan plan = golden.plan(1);
   plan.training = false, plan.cache_capacity = 8, plan.seq_len = 3, plan.batch = 1;

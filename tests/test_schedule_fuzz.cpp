@@ -35,6 +35,16 @@ StepPlan random_plan(Dice& d, const ModelSpec& s) {
   p.wave = d.upto(4), p.resident_blocks = static_cast<int>(d.upto(s.num_layers)), p.resident_ends = d.coin();
   p.update_in_backward = d.upto(2) == 0, p.packed = d.upto(2) == 0;
   p.compute = test_choice().compute, p.workspace = test_choice().workspace;
+  const bool mixed = d.upto(2) > 0;
+  const auto place = [&] { return static_cast<Place>(d.upto(2)); };
+  for (int64_t u = 0; u < s.num_layers + (s.tied ? 1 : 2) && mixed; ++u) {
+    UnitHomes h{place(), place(), place()};
+    if (h.states == Place::device) h.weights = Place::device;
+    p.homes.push_back(h);
+  }
+  if (static_cast<int64_t>(p.homes.size()) != s.num_layers + (s.tied ? 1 : 2)) p.homes.clear();
+  for (int64_t l = 0; l < s.num_layers; ++l) p.levels.push_back(static_cast<int>(d.upto(4)));
+  p.offloaded_inputs = static_cast<int>(d.upto(s.num_layers));
   return p;
 }
 
@@ -83,7 +93,7 @@ TEST(ScheduleFuzz, OverlappedWithRandomPausesIsSerialized) {
     ASSERT_EQ(run(spec, plan, overlapped, 2, seed) == run(spec, plan, serial, 1, seed), true)
         << "seed " << seed << ": " << spec.family << ", " << spec.num_layers << " layers, batch "
         << plan.batch << " in " << plan.micro_batch << ", wave " << plan.wave << ", " << plan.resident_blocks
-        << " resident";
+        << " resident, " << plan.homes.size() << " homes, " << plan.offloaded_inputs << " inputs offloaded";
   }
 }
 

@@ -1,6 +1,10 @@
 #pragma once
 // defines: tiny_spec, TinyRun — small models on the CPU device for the engine's tests.
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -20,11 +24,19 @@ inline ModelSpec tiny_spec(int64_t layers = 4, bool tied = true) {
 /// One training run of a tiny model; everything that may change the bits is an argument.
 struct TinyRun {
   TinyRun(const ModelSpec& spec, const StepPlan& plan, Engine::Options options = {}, int threads = 2)
-      : model(make_model(spec)), device(test_device(threads)), store(*device, *model, true) {
+      : model(make_model(spec)), device(test_device(threads)), store(*device, *model, store_options(plan)) {
     ThreadPool pool(threads);
     store.initialize(7, pool);
     options.host_threads = threads;
     engine = std::make_unique<Engine>(*device, *model, store, plan, options);
+  }
+
+  static StoreOptions store_options(const StepPlan& plan) {
+    static std::atomic<int> count{0};
+    StoreOptions o = plan.store_options();
+    o.state_dir = ::testing::TempDir() + "megatrain-states-" + std::to_string(getpid());
+    o.state_owner = "-" + std::to_string(count++);
+    return o;
   }
 
   static std::vector<int32_t> batch(const ModelSpec& spec, const StepPlan& plan, int step, int shift) {
@@ -57,26 +69,33 @@ struct TinyRun {
   std::vector<uint32_t> state() const {
     std::vector<uint32_t> out;
     for (int u = 0; u < model->unit_count(); ++u) {
-      const UnitState& s = store.unit(u);
-      for (int64_t i = 0; i < model->units()[static_cast<size_t>(u)].numel; ++i)
-        for (uint32_t bits :
-             {static_cast<uint32_t>(s.hi[i]) << 16 | s.lo[i], float_bits(s.m[i]), float_bits(s.v[i])})
-          out.push_back(bits);
+      const int64_t n = model->units()[static_cast<size_t>(u)].numel;
+      const auto hi = plane<uint16_t>(u, Plane::hi), lo = plane<uint16_t>(u, Plane::lo);
+      const auto m = plane<uint32_t>(u, Plane::m), v = plane<uint32_t>(u, Plane::v);
+      for (size_t i = 0; i < static_cast<size_t>(n); ++i)
+        for (uint32_t bits : {static_cast<uint32_t>(hi[i]) << 16 | lo[i], m[i], v[i]}) out.push_back(bits);
     }
+    return out;
+  }
+  template <class T>
+  std::vector<T> plane(int u, Plane p) const {
+    std::vector<T> out(static_cast<size_t>(model->units()[static_cast<size_t>(u)].numel));
+    store.read(u, p, 0, out.data(), static_cast<int64_t>(out.size() * sizeof(T)));
     return out;
   }
   /// Master weights as fp32.
   std::vector<float> weights() const {
     std::vector<float> out;
-    for (int u = 0; u < model->unit_count(); ++u)
-      for (int64_t i = 0; i < model->units()[static_cast<size_t>(u)].numel; ++i)
-        out.push_back(join_float(store.unit(u).hi[i], store.unit(u).lo[i]));
+    for (int u = 0; u < model->unit_count(); ++u) {
+      const auto hi = plane<uint16_t>(u, Plane::hi), lo = plane<uint16_t>(u, Plane::lo);
+      for (size_t i = 0; i < hi.size(); ++i) out.push_back(join_float(hi[i], lo[i]));
+    }
     return out;
   }
 
   std::unique_ptr<Model> model;
   std::unique_ptr<Device> device;
-  HostStore store;
+  StateStore store;
   std::unique_ptr<Engine> engine;
 };
 

@@ -25,7 +25,7 @@ double since(Clock::time_point t) {
 
 }  // namespace
 
-Checkpointer::Checkpointer(const Model& model, const HostStore& store, CheckpointPolicy policy)
+Checkpointer::Checkpointer(const Model& model, const StateStore& store, CheckpointPolicy policy)
     : model_(model),
       store_(store),
       policy_(std::move(policy)),
@@ -105,7 +105,7 @@ void Checkpointer::write_units(std::exception_ptr& error) {
   try {
     for (int u = next_unit(); u >= 0; u = next_unit()) {
       const auto at = static_cast<size_t>(u);
-      Manifest::File f = write_unit(temporary_, u, model_.units()[at], store_.unit(u));
+      Manifest::File f = write_unit(temporary_, u, model_.units()[at], store_);
       const std::lock_guard lock(mutex_);
       manifest_.files[at] = std::move(f);
       phase_[at] = Phase::written;
@@ -181,7 +181,7 @@ void check_same_model(const CheckpointEntry& entry, const Model& model) {
   }
 }
 
-void load_checkpoint(const CheckpointEntry& entry, const Model& model, HostStore& store, int threads,
+void load_checkpoint(const CheckpointEntry& entry, const Model& model, StateStore& store, int threads,
                      const ProgressFn& progress) {
   check_same_model(entry, model);
   ThreadPool pool(threads);
@@ -190,7 +190,7 @@ void load_checkpoint(const CheckpointEntry& entry, const Model& model, HostStore
   std::exception_ptr error;
   pool.parallel_for(model.unit_count(), [&](int64_t u) {
     try {
-      read_unit(entry.path, entry.manifest.files[static_cast<size_t>(u)], store.unit(static_cast<int>(u)));
+      read_unit(entry.path, static_cast<int>(u), entry.manifest.files[static_cast<size_t>(u)], store);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();

@@ -30,7 +30,7 @@ class Checkpointer : public UpdateObserver {
     std::string error;                ///< empty: the checkpoint is whole
   };
 
-  Checkpointer(const Model& model, const HostStore& store, CheckpointPolicy policy);
+  Checkpointer(const Model& model, const StateStore& store, CheckpointPolicy policy);
   /// What is being written is given up.
   ~Checkpointer() override;
 
@@ -53,7 +53,7 @@ class Checkpointer : public UpdateObserver {
   void join();
 
   const Model& model_;
-  const HostStore& store_;
+  const StateStore& store_;
   CheckpointPolicy policy_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -71,7 +71,7 @@ class Checkpointer : public UpdateObserver {
 /// Bytes that one checkpoint of this model takes.
 int64_t checkpoint_bytes(const Model& model);
 /// Fills the store from a checkpoint, checking every hash. Throws Error naming the file that is damaged.
-void load_checkpoint(const CheckpointEntry& entry, const Model& model, HostStore& store, int threads,
+void load_checkpoint(const CheckpointEntry& entry, const Model& model, StateStore& store, int threads,
                      const ProgressFn& progress);
 /// Throws Error when the checkpoint's units are not the model's.
 void check_same_model(const CheckpointEntry& entry, const Model& model);

@@ -19,24 +19,24 @@
 namespace megatrain {
 namespace {
 
-struct Plane {
+struct Part {
   const char *name, *dtype;
-  void* data;
+  Plane plane;
   int64_t bytes;
 };
 
-std::vector<Plane> planes_of(int64_t n, const UnitState& s) {
-  return {{"hi", "U16", s.hi, n * 2},
-          {"lo", "U16", s.lo, n * 2},
-          {"m", "F32", s.m, n * 4},
-          {"v", "F32", s.v, n * 4}};
+std::vector<Part> parts_of(int64_t n) {
+  return {{"hi", "U16", Plane::hi, n * 2},
+          {"lo", "U16", Plane::lo, n * 2},
+          {"m", "F32", Plane::m, n * 4},
+          {"v", "F32", Plane::v, n * 4}};
 }
 
-std::string header_of(const UnitLayout& layout, const UnitState& s) {
+std::string header_of(const UnitLayout& layout) {
   nlohmann::ordered_json j;
   j["__metadata__"] = {{"format", "megatrain"}, {"unit", layout.name}};
   int64_t at = 0;
-  for (const Plane& p : planes_of(layout.numel, s)) {
+  for (const Part& p : parts_of(layout.numel)) {
     j[p.name] = {{"dtype", p.dtype}, {"shape", {layout.numel}}, {"data_offsets", {at, at + p.bytes}}};
     at += p.bytes;
   }
@@ -45,6 +45,22 @@ std::string header_of(const UnitLayout& layout, const UnitState& s) {
   const uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), 8) + text;
 }
+
+/// Page-aligned memory.
+class Buffer {
+ public:
+  explicit Buffer(int64_t bytes)
+      : data_(static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(bytes)))) {
+    if (!data_) throw std::bad_alloc();
+  }
+  ~Buffer() { std::free(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  char* data_;
+};
 
 /// A file that is written once, from front to back, past the page cache where the file system can (O_DIRECT:
 /// half as fast again on the H200 machine's disk), else with its pages let go.
@@ -87,22 +103,6 @@ class StreamedFile {
   }
 
  private:
-  /// Page-aligned memory.
-  class Buffer {
-   public:
-    explicit Buffer(int64_t bytes)
-        : data_(static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(bytes)))) {
-      if (!data_) throw std::bad_alloc();
-    }
-    ~Buffer() { std::free(data_); }
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    char* data() const { return data_; }
-
-   private:
-    char* data_;
-  };
-
   void flush() {
     int64_t done = 0;
     if (direct_) done = write_direct();
@@ -142,37 +142,46 @@ std::string unit_file_name(int unit) {
 }
 
 int64_t unit_file_bytes(const UnitLayout& layout) {
-  return static_cast<int64_t>(header_of(layout, {}).size()) + layout.numel * 12;
+  return static_cast<int64_t>(header_of(layout).size()) + layout.numel * 12;
 }
 
 Manifest::File write_unit(const std::string& directory, int unit, const UnitLayout& layout,
-                          const UnitState& state) {
+                          const StateStore& store) {
   const std::string name = unit_file_name(unit);
   StreamedFile file(directory + "/" + name);
-  const std::string header = header_of(layout, state);
+  const std::string header = header_of(layout);
   file.write(header.data(), static_cast<int64_t>(header.size()));
   Hash64 hash;
-  for (const Plane& p : planes_of(layout.numel, state))
+  const Buffer piece(kWriterBytes);
+  for (const Part& p : parts_of(layout.numel))
     for (int64_t at = 0; at < p.bytes; at += kWriterBytes) {
       const int64_t n = std::min(kWriterBytes, p.bytes - at);
-      const char* from = static_cast<const char*>(p.data) + at;
+      const char* from = store.host_address(unit, p.plane);
+      if (from)
+        from += at;
+      else
+        store.read(unit, p.plane, at, piece.data(), n), from = piece.data();
       hash.add(from, static_cast<size_t>(n));
       file.write(from, n);
     }
   return {name, layout.name, layout.numel, file.finish(), hash.hex()};
 }
 
-void read_unit(const std::string& directory, const Manifest::File& f, const UnitState& state) {
+void read_unit(const std::string& directory, int unit, const Manifest::File& f, StateStore& store) {
   const SafetensorsFile file(directory + "/" + f.name);
   Hash64 hash;
-  for (const Plane& p : planes_of(f.numel, state)) {
+  const Buffer piece(kWriterBytes);
+  for (const Part& p : parts_of(f.numel)) {
     const SafetensorsEntry* e = file.find(p.name);
     if (!e || e->dtype != p.dtype || e->bytes != p.bytes)
       fail(fmt::format("{}: tensor {} is not what the manifest says; it is damaged", file.path(), p.name));
     for (int64_t at = 0; at < p.bytes; at += kWriterBytes) {
       const int64_t n = std::min(kWriterBytes, p.bytes - at);
-      file.read_bytes(*e, at, n, static_cast<char*>(p.data) + at);
-      hash.add(static_cast<char*>(p.data) + at, static_cast<size_t>(n));
+      char* home = store.host_address(unit, p.plane);
+      char* to = home ? home + at : piece.data();
+      file.read_bytes(*e, at, n, to);
+      hash.add(to, static_cast<size_t>(n));
+      if (!home) store.write(unit, p.plane, at, to, n);
     }
   }
   if (hash.hex() != f.hash) fail(file.path() + ": its checksum does not fit; it is damaged");

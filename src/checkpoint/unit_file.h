@@ -2,17 +2,16 @@
 // defines: write_unit, read_unit — one unit's state as a safetensors file.
 
 #include "checkpoint/manifest.h"
-#include "store/host_store.h"
+#include "store/state_store.h"
 
 namespace megatrain {
 
-/// Writes hi, lo (U16) and m, v (F32), each [numel], from the store's memory, in pieces of 16 MiB, and brings
+/// Writes hi, lo (U16) and m, v (F32), each [numel], from wherever they live, in pieces of 16 MiB, and brings
 /// them to disk; the page cache holds no more than a few pieces of it. Returns the file's entry.
-Manifest::File write_unit(const std::string& directory, int unit, const UnitLayout& layout,
-                          const UnitState& state);
-/// Reads one back and checks its hash. Throws Error naming the file; `state` may be half filled then.
-void read_unit(const std::string& directory, const Manifest::File& file, const UnitState& state);
-inline constexpr int64_t kWriterBytes = int64_t{16} << 20;  ///< memory that write_unit takes
+Manifest::File write_unit(const std::string& directory, int unit, const UnitLayout& layout, const StateStore& store);
+/// Reads one back and checks its hash. Throws Error naming the file; the store may be half filled then.
+void read_unit(const std::string& directory, int unit, const Manifest::File& file, StateStore& store);
+inline constexpr int64_t kWriterBytes = int64_t{16} << 20;  ///< of a piece; write_unit takes two, read_unit one
 
 std::string unit_file_name(int unit);
 /// Size of such a file, to the byte.

@@ -85,7 +85,7 @@ int64_t least_device_memory(const Model& model, const Session& session, int64_t 
 }
 
 void print_training(const ModelSpec& s, const Model& model, const MachineOptions& machine) {
-  const auto n = static_cast<double>(HostStore::bytes_needed(model, true));
+  const auto n = static_cast<double>(StateStore::bytes_needed(model, true));
   const double clipped = n / 12 * 16;
   Session session;
   session.choice = choose_device(machine.device, machine.compute);

@@ -92,7 +92,7 @@ Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const Mach
 void Session::allocate() {
   device = make_device(choice, plan.device_limit, threads);
   store =
-      std::make_unique<HostStore>(*device, *model, plan.step.training, show_progress("taking host memory"));
+      std::make_unique<StateStore>(*device, *model, plan.step.training, show_progress("taking host memory"));
 }
 
 std::unique_ptr<Engine> Session::make_engine(const MachineOptions& machine) {

@@ -28,7 +28,7 @@ struct Session {
   std::unique_ptr<Model> model;
   MemoryPlan plan;
   std::unique_ptr<Device> device;
-  std::unique_ptr<HostStore> store;
+  std::unique_ptr<StateStore> store;
 
   /// Plans only: throws when the model does not fit. Nothing is allocated yet.
   static Session plan_for(const ModelSpec& spec, PlanRequest request, const MachineOptions& machine);

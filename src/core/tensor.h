@@ -9,7 +9,7 @@
 namespace megatrain {
 
 /// A non-owning view of dense row-major memory on some device. Copied freely; owns nothing.
-/// The owner of the bytes is always an Arena (device or pinned host) or the HostStore.
+/// The owner of the bytes is always an Arena (device or pinned host) or the StateStore.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;

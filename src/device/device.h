@@ -62,6 +62,10 @@ class Device {
   virtual std::unique_ptr<CpuEvent> new_host_event() = 0;
   /// Asynchronous copy in either direction.
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
+  /// The same at once, by any thread: filling and saving, never inside a step.
+  virtual void copy_now(void* to, const void* from, int64_t bytes) = 0;
+  /// Zeros in device memory, at once.
+  virtual void clear(void* data, int64_t bytes) = 0;
   virtual Ops& ops() = 0;
 };
 

@@ -15,7 +15,14 @@ namespace {
 enum Kind { kTrain, kUpdate, kEvaluate, kLogits };
 }
 
-Engine::Engine(Device& device, const Model& model, HostStore& store, const StepPlan& plan,
+void fail_not_finite(int64_t step, const UnitLayout& unit) {
+  fail(
+      fmt::format("step {}: the gradient of {} is not finite; earlier units may already be updated, so the run "
+                  "stops (set max_gradient_norm to skip such steps instead)",
+                  step, unit.name));
+}
+
+Engine::Engine(Device& device, const Model& model, StateStore& store, const StepPlan& plan,
                const Options& options)
     : device_(device),
       model_(model),
@@ -23,35 +30,52 @@ Engine::Engine(Device& device, const Model& model, HostStore& store, const StepP
       plan_(plan),
       options_(options),
       buffers_(model, plan),
-      arena_(device, "device memory", buffers_.device_bytes(),
+      arena_(device, "device memory", buffers_.bytes(Place::device),
              "use a smaller micro_batch, batch_size or sequence_length, or raise memory_limit"),
       executor_(device, options.host_threads) {
   if (options.world != 1) throw std::logic_error("several ranks are not implemented yet");
+  const StoreOptions wanted = plan.store_options();
+  if (wanted.homes != store.options().homes ||
+      (!wanted.homes.empty() && (wanted.compute != store.options().compute || wanted.gradients != store.options().gradients)))
+    throw std::logic_error("the store was made for other homes than the plan's");
   place_buffers();
-  loaded_.assign(static_cast<size_t>(model.unit_count()), false);
+  for (int u = 0; u < model.unit_count(); ++u) loaded_.push_back(buffers_.at_home(u));
 }
 
 Engine::~Engine() {
   for (auto& [data, bytes] : pinned_) device_.release_pinned(data, bytes);
 }
 
+// A weights buffer of the device is listed behind its homes, so that memory_ has those by then.
+void Engine::place_buffer(const Buffer& b, size_t index) {
+  if (b.in_store) return;  // its memory is the store's
+  if (b.place == Place::device) {
+    memory_[index] = arena_.take(b.name, b.bytes);
+  } else if (b.bytes > 0) {
+    pinned_.emplace_back(device_.allocate_pinned(b.bytes), b.bytes);
+    memory_[index] = pinned_.back().first;
+  }
+}
+
 void Engine::place_buffers() {
-  auto pin = [&](int64_t bytes) {
-    pinned_.emplace_back(device_.allocate_pinned(bytes), bytes);
-    return pinned_.back().first;
-  };
-  for (const Buffer& b : buffers_.list()) {
-    if (b.place == Place::device)
-      memory_.push_back(arena_.take(b.name, b.bytes));
-    else
-      memory_.push_back(b.bytes > 0 ? pin(b.bytes) : nullptr);
+  const auto& list = buffers_.list();
+  memory_.assign(list.size(), nullptr);
+  for (size_t i = 0; i < list.size(); ++i) place_buffer(list[i], i);
+  for (int u = 0; u < model_.unit_count(); ++u) {
+    memory_[static_cast<size_t>(buffers_.home_weights(u))] = store_.block(u, Group::weights);
+    memory_[static_cast<size_t>(buffers_.home_states(u))] = store_.block(u, Group::states);
   }
   arena_.seal();
   if (const int w = buffers_.workspace(); w >= 0)
-    device_.ops().set_workspace(memory_[static_cast<size_t>(w)],
-                                buffers_.list()[static_cast<size_t>(w)].bytes);
-  host_tokens_ =
-      static_cast<int32_t*>(pin(plan_.batch * plan_.seq_len * 4 * plan_.ints_per_token() + plan_.batch * 4));
+    device_.ops().set_workspace(memory_[static_cast<size_t>(w)], list[static_cast<size_t>(w)].bytes);
+  const int64_t tokens = plan_.batch * plan_.seq_len * 4 * plan_.ints_per_token() + plan_.batch * 4;
+  pinned_.emplace_back(device_.allocate_pinned(tokens), tokens);
+  host_tokens_ = static_cast<int32_t*>(pinned_.back().first);
+  if (!store_.file()) return;
+  std::vector<std::pair<void*, int64_t>> slabs;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (list[i].group == std::string("slabs")) slabs.emplace_back(memory_[i], list[i].bytes);
+  store_.file()->register_memory(slabs);
 }
 
 Schedule Engine::build(int kind, bool pending) const {
@@ -86,13 +110,23 @@ const Schedule& Engine::cached(int kind, bool pending) {
   return it->second;
 }
 
+// Units whose state is not all in host memory: their updates end elsewhere than on the host lane.
+template <class F>
+void Engine::for_updated_elsewhere(const Schedule& s, F&& f) const {
+  if (!observer_) return;
+  for (const Task& t : s.tasks)
+    if (t.kind == TaskKind::optimize && !store_.in_host(t.unit)) f(t.unit);
+}
+
 void Engine::run(const Schedule& s, const StepSettings* settings) {
   last_ = &s;
+  for_updated_elsewhere(s, [&](int u) { observer_->before_update(u); });
   executor_.run(s, memory_, Runner(*this, settings), options_.exec, &timeline_);
+  for_updated_elsewhere(s, [&](int u) { observer_->after_update(u); });
   const bool update_only = s.name == "update";
   for (int u = 0; u < model_.unit_count(); ++u) {
     const bool current = !update_only && !(settings && plan_.update_in_backward);
-    loaded_[static_cast<size_t>(u)] = buffers_.resident(u) && current;
+    loaded_[static_cast<size_t>(u)] = buffers_.resident(u) && (current || buffers_.at_home(u));
   }
 }
 
@@ -136,6 +170,7 @@ StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, con
   result.gradient_norm = std::sqrt(squared_norm());
   pending_.active = false;
   if (plan_.update_in_backward) {
+    check_applied();
     ++optimizer_steps_;
     return result;
   }
@@ -155,6 +190,14 @@ StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, con
   return result;
 }
 
+// Without clipping, units are updated as their gradients come. On the device one that is not finite is left
+// as it was, like this.
+void Engine::check_applied() const {
+  const auto* norms = losses() + plan_.micro_batches();
+  for (int u = 0; u < model_.unit_count(); ++u)
+    if (!std::isfinite(norms[u])) fail_not_finite(optimizer_steps_ + 1, model_.units()[static_cast<size_t>(u)]);
+}
+
 double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens,
                             const int32_t* targets, const StepSettings& settings) {
   target_tokens_ = set_batch(tokens, targets, nullptr);
@@ -165,7 +208,7 @@ double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, c
 void Engine::resume(int64_t optimizer_steps) {
   optimizer_steps_ = optimizer_steps;
   pending_ = {};
-  loaded_.assign(loaded_.size(), false);
+  for (int u = 0; u < model_.unit_count(); ++u) loaded_[static_cast<size_t>(u)] = buffers_.at_home(u);
 }
 
 void Engine::finish_update() {

@@ -27,13 +27,17 @@ struct StepResult {
   int bad_unit = -1;    ///< then: the last unit whose gradient is not finite, where the backward met it first
 };
 
-/// Told on the host lane before and after each unit's update; before_update may wait.
+/// Told before and after each unit's update; before_update may wait. Of a unit that lives in host memory on
+/// the host lane; of others by the caller of the step, before it starts and after it has ended.
 class UpdateObserver {
  public:
   virtual ~UpdateObserver() = default;
   virtual void before_update(int unit) = 0;
   virtual void after_update(int unit) = 0;
 };
+
+/// Throws Error: without clipping such a step cannot be dropped whole.
+[[noreturn]] void fail_not_finite(int64_t step, const UnitLayout& unit);
 
 /// Trains one model on one device. The update of a step is applied just before the next step needs each
 /// unit's weights, or by finish_update(); results are the same. Not thread-safe.
@@ -47,7 +51,7 @@ class Engine {
   };
 
   /// Takes the device memory and pinned host buffers. `store` outlives the engine.
-  Engine(Device& device, const Model& model, HostStore& store, const StepPlan& plan, const Options& options);
+  Engine(Device& device, const Model& model, StateStore& store, const StepPlan& plan, const Options& options);
   ~Engine();
 
   /// Forward, backward and (at the latest in the next call) the update. tokens, targets: [batch · seq_len];
@@ -82,8 +86,9 @@ class Engine {
   /// the sum of losses. Not checked: the caller does that.
   double run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens,
                       const int32_t* targets, const StepSettings& settings);
-  /// Gradient of `unit` as the last train_step left it on the host, fp32, laid out as the unit. Overwritten
-  /// by the next step; with update_in_backward only the last unit of each slab is still there.
+  /// Gradient of `unit` as the last train_step left it on the host, fp32, laid out as the unit, where its home
+  /// is there. Overwritten by the next step; with update_in_backward only the last unit of each slab is still
+  /// there.
   const float* host_gradient(int unit) const {
     return static_cast<const float*>(memory_[static_cast<size_t>(buffers_.host_gradient(unit))]);
   }
@@ -104,17 +109,21 @@ class Engine {
   };
 
   void place_buffers();
+  void place_buffer(const Buffer& b, size_t index);
+  template <class F>
+  void for_updated_elsewhere(const Schedule& schedule, F&& f) const;
   Schedule build(int kind, bool pending) const;
   const float* run_logits();
   const Schedule& cached(int kind, bool pending);
   void run(const Schedule& schedule, const StepSettings* settings);
   int64_t set_batch(const int32_t* tokens, const int32_t* targets, const int32_t* positions);
+  void check_applied() const;
   double loss_sum() const;
   double squared_norm() const;
 
   Device& device_;
   const Model& model_;
-  HostStore& store_;
+  StateStore& store_;
   StepPlan plan_;
   Options options_;
   StepBuffers buffers_;

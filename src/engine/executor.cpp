@@ -46,8 +46,9 @@ double Timeline::busy(const Schedule& s, Lane lane) const {
 
 Executor::Executor(Device& device, int host_threads) : device_(device) {
   for (int lane = 0; lane < kLanes; ++lane) {
-    if (static_cast<Lane>(lane) == Lane::host)
-      streams_[lane] = std::make_unique<CpuStream>("host", host_threads);
+    const auto l = static_cast<Lane>(lane);
+    if (on_host(l))
+      streams_[lane] = std::make_unique<CpuStream>(name_of(l), l == Lane::host ? host_threads : 1);
     else
       streams_[lane] = device.new_stream(name_of(static_cast<Lane>(lane)));
   }
@@ -63,7 +64,7 @@ void Executor::prepare(const Schedule& s) {
     for (int w : t.waits) waited[static_cast<size_t>(w)] = true;
   size_t device_used = 0, host_used = 0;
   for (size_t i = 0; i < s.tasks.size(); ++i) {
-    const bool host = s.tasks[i].lane == Lane::host;
+    const bool host = on_host(s.tasks[i].lane);
     int& stamp = stamps[static_cast<size_t>(s.tasks[i].lane)];
     stamp_of_[i] = stamp;
     stamp += 2;
@@ -107,7 +108,7 @@ void Executor::issue(const Schedule& s, size_t i, const std::vector<void*>& buff
   const ProfilerRange range(describe(t, static_cast<int>(i)));
   q.stamp(stamp_of_[i]);
   runner(t, q);
-  if (options.poison && t.lane != Lane::host)
+  if (options.poison && !on_host(t.lane))
     for (int b : t.frees)
       if (s.buffers[static_cast<size_t>(b)].bytes > 0)
         device_.ops().fill_bytes(q, buffers[static_cast<size_t>(b)], 0xff,

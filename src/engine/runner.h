@@ -25,15 +25,19 @@ class Engine::Runner {
   const Tensor top(int m) const { return activation(e_.model_.block_count(), m); }
   int64_t host_slot(int task_unit, int task_micro) const;
 
-  void optimize(int u, Stream& stream);
-  void load_weights(int u, Stream& stream);
-  void join_planes(int u, Stream& stream);
+  void optimize(const Task& task, Stream& stream);
+  void optimize_on_host(int u, const AdamWConfig& config, int64_t step, double scale, Stream& stream);
+  void optimize_on_device(int u, const AdamWConfig& config, int64_t step, double scale, Stream& stream);
+  UnitState planes(int u, int weights_buffer, int states_buffer) const;
+  void move(const Task& task, Stream& stream);
+  void move_disk(const Task& task, Stream& stream);
+  void join_planes(int u, int from, Stream& stream);
   void load_tokens(int m, Stream& stream);
   void head(const Task& task, Stream& stream);
-  void load_gradient(int u, Stream& stream);
-  void offload_gradient(const Task& task, Stream& stream);
-  void read_back(const Task& task, Stream& stream);
+  void block(const Task& task, Stream& stream);
+  void read_result(const Task& task, Stream& stream);
   void compute(const Task& task, Stream& stream);
+  bool updates_now() const { return e_.plan_.update_in_backward && settings_; }
 
   Engine& e_;
   const StepSettings* settings_;

@@ -295,7 +295,7 @@ std::vector<std::string> shard_names(const std::vector<Outgoing>& tensors, const
 /// Writes the tensors of one shard, converting on all threads.
 class ShardExporter {
  public:
-  ShardExporter(const HostStore& store, ThreadPool& pool, int64_t total, const ProgressFn& progress)
+  ShardExporter(const StateStore& store, ThreadPool& pool, int64_t total, const ProgressFn& progress)
       : store_(store), pool_(pool), total_(total), progress_(progress) {}
 
   void write(const std::string& path, const std::vector<Outgoing>& tensors) {
@@ -327,7 +327,7 @@ class ShardExporter {
     if (progress_) progress_(static_cast<double>(done_ += count) / static_cast<double>(total_));
   }
 
-  const HostStore& store_;
+  const StateStore& store_;
   ThreadPool& pool_;
   int64_t total_, done_ = 0;
   const ProgressFn& progress_;
@@ -406,7 +406,7 @@ ModelSpec parse_model_spec(const std::string& config, const std::string& path) {
   return s;
 }
 
-ModelSource load_weights(const std::string& directory, const Model& model, HostStore& store, int threads,
+ModelSource load_weights(const std::string& directory, const Model& model, StateStore& store, int threads,
                          const ProgressFn& progress) {
   ModelSource source;
   source.config = read_text_file(directory + "/config.json");
@@ -424,7 +424,7 @@ ModelSource load_weights(const std::string& directory, const Model& model, HostS
   return source;
 }
 
-void save_model(const std::string& directory, const Model& model, const HostStore& store,
+void save_model(const std::string& directory, const Model& model, const StateStore& store,
                 const ExportOptions& options, const ProgressFn& progress) {
   const std::vector<Outgoing> tensors = plan_export(model, options);
   const std::vector<std::string> shards = shard_names(tensors, options);

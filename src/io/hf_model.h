@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "store/host_store.h"
+#include "store/state_store.h"
 
 namespace megatrain {
 
@@ -31,7 +31,7 @@ ModelSpec parse_model_spec(const std::string& config, const std::string& where);
 
 /// Fills the store from model.safetensors or its shards, `threads` at a time, in pieces of a few MiB.
 /// Missing, unknown and mis-shaped tensors are named before anything is read.
-ModelSource load_weights(const std::string& directory, const Model& model, HostStore& store, int threads,
+ModelSource load_weights(const std::string& directory, const Model& model, StateStore& store, int threads,
                          const ProgressFn& progress = {});
 
 struct ExportOptions {
@@ -42,7 +42,7 @@ struct ExportOptions {
 };
 /// Writes config.json, the weights (an index too when there are several shards) and the source's other files
 /// into `directory`, which must exist. transformers loads the result. A tied head is written once.
-void save_model(const std::string& directory, const Model& model, const HostStore& store,
+void save_model(const std::string& directory, const Model& model, const StateStore& store,
                 const ExportOptions& options, const ProgressFn& progress = {});
 
 }  // namespace megatrain

@@ -5,7 +5,33 @@
 
 namespace megatrain {
 
+/// Hands out a block's activations: those that a level saves from the saved memory, others from scratch.
+class LeveledWorkspace {
+ public:
+  LeveledWorkspace(void* work, const SavedActivations& saved)
+      : work_(work), saved_(saved.data), level_(saved.level) {}
+  /// `level`: the lowest that saves this tensor.
+  Tensor take(int level, DType dtype, std::initializer_list<int64_t> shape) {
+    return (level <= level_ ? saved_ : work_).take(dtype, shape);
+  }
+  /// Never saved.
+  Tensor scratch(DType dtype, std::initializer_list<int64_t> shape) { return work_.take(dtype, shape); }
+  bool saves(int level) const { return level <= level_; }
+  int64_t work_used() const { return work_.used(); }
+  int64_t saved_used() const { return saved_.used(); }
+
+ private:
+  Workspace work_, saved_;
+  int level_;
+};
+
+/// What each level adds; the order is that of recompute saved per byte (docs/design.md).
+enum SaveLevel : int { kSaveInput = 0, kSaveAttention, kSaveProjections, kSaveMlp, kSaveAll, kSaveLevels };
+
 class DropoutBlock : public BlockTemplate {
+ public:
+  int levels() const override { return kSaveLevels; }
+
  protected:
   explicit DropoutBlock(const ModelSpec& spec) : spec_(spec) {}
   Dropout drop(const OpContext& ctx, int64_t layer, DropoutPlace place, const MicroBatch& mb) const {

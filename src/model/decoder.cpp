@@ -36,22 +36,25 @@ class DecoderBlock : public DropoutBlock {
  public:
   DecoderBlock(const ModelSpec& s, BlockIndex i) : DropoutBlock(s), p_(i), rope_(s) {}
 
-  int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward) const override {
-    return carve(nullptr, batch, seq_len, compute, backward).bytes;
+  int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward, int level) const override {
+    return carve(nullptr, {level, nullptr}, batch, seq_len, compute, backward).work_bytes;
+  }
+  int64_t saved_bytes(int level, int64_t batch, int64_t seq_len, DType compute) const override {
+    return carve(nullptr, {level, nullptr}, batch, seq_len, compute, true).saved_bytes;
   }
 
   void forward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-               Tensor y, const KvCache* cache) const override {
-    const Saved s = carve(ctx.work, mb.batch, mb.seq_len, ctx.compute, false);
-    recompute(ctx, layer, w, mb, x, s, cache);
+               Tensor y, const SavedActivations& saved, const KvCache* cache) const override {
+    const Saved s = carve(ctx.work, saved, mb.batch, mb.seq_len, ctx.compute, false);
+    compute(ctx, layer, w, mb, x, s, cache, kSaveInput);
     ctx.ops.gemm(ctx.stream, {s.act, w.at(p_.down_w), s.branch, false, true, false, w.at(p_.down_b)});
     ctx.ops.residual_add(ctx.stream, s.x_mid, s.branch, y, drop(ctx, layer, kDropMlp, mb));
   }
 
   void backward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-                Tensor dy, const UnitView& g) const override {
-    const Saved s = carve(ctx.work, mb.batch, mb.seq_len, ctx.compute, true);
-    recompute(ctx, layer, w, mb, x, s, nullptr);
+                Tensor dy, const UnitView& g, const SavedActivations& saved) const override {
+    const Saved s = carve(ctx.work, saved, mb.batch, mb.seq_len, ctx.compute, true);
+    compute(ctx, layer, w, mb, x, s, nullptr, saved.level);
     mlp_backward(ctx, layer, w, mb, s, dy, g);
     attention_backward(ctx, layer, w, mb, s, x, dy, g);
   }
@@ -76,25 +79,28 @@ class DecoderBlock : public DropoutBlock {
     Tensor ln1, rstd1, raw, qkv, attn, lse, x_mid, ln2, rstd2, gate_up, act, branch;
     Tensor wide, mid;  // the memory of gate_up [N, max(2F, W)] and act [N, max(F, H·D)], used again
     Tensor delta;      // backward only
-    int64_t bytes;
+    int64_t work_bytes, saved_bytes;
   };
 
-  Saved carve(void* base, int64_t b, int64_t t, DType type, bool backward) const {
+  Saved carve(void* work, const SavedActivations& saved, int64_t b, int64_t t, DType type, bool backward) const {
     const AttentionShape a = spec_.attention(b, t, 0);
     const int64_t n = b * t, c = spec_.hidden_size, f = spec_.intermediate_size;
-    Workspace ws(base);
+    LeveledWorkspace ws(work, saved);
     Saved s;
-    s.ln1 = ws.take(type, {n, c}), s.rstd1 = ws.take(DType::f32, {n});
-    s.qkv = ws.take(type, {n, a.qkv_width()});
-    s.raw = spec_.qk_norm ? ws.take(type, {n, a.qkv_width()}) : s.qkv;  // before the per-head norms
-    s.attn = ws.take(type, {n, a.q_width()}), s.lse = ws.take(DType::f32, {b, spec_.num_heads, t});
-    s.x_mid = ws.take(type, {n, c}), s.ln2 = ws.take(type, {n, c}), s.rstd2 = ws.take(DType::f32, {n});
-    s.wide = ws.take(type, {n, std::max(2 * f, a.qkv_width())});
-    s.mid = ws.take(type, {n, std::max(f, a.q_width())});
+    s.ln1 = ws.take(kSaveAll, type, {n, c}), s.rstd1 = ws.take(kSaveAll, DType::f32, {n});
+    s.qkv = ws.take(kSaveProjections, type, {n, a.qkv_width()});
+    // before the per-head norms
+    s.raw = spec_.qk_norm ? ws.take(kSaveProjections, type, {n, a.qkv_width()}) : s.qkv;
+    s.attn = ws.take(kSaveAttention, type, {n, a.q_width()});
+    s.lse = ws.take(kSaveAttention, DType::f32, {b, spec_.num_heads, t});
+    s.x_mid = ws.take(kSaveProjections, type, {n, c});
+    s.ln2 = ws.take(kSaveAll, type, {n, c}), s.rstd2 = ws.take(kSaveAll, DType::f32, {n});
+    s.wide = ws.take(kSaveMlp, type, {n, std::max(2 * f, a.qkv_width())});
+    s.mid = ws.take(kSaveAll, type, {n, std::max(f, a.q_width())});
     s.gate_up = Tensor(s.wide.data, type, {n, 2 * f}), s.act = Tensor(s.mid.data, type, {n, f});
-    s.branch = ws.take(type, {n, c});
-    if (backward) s.delta = ws.take(DType::f32, {b, spec_.num_heads, t});
-    s.bytes = ws.used();
+    s.branch = ws.scratch(type, {n, c});
+    if (backward) s.delta = ws.scratch(DType::f32, {b, spec_.num_heads, t});
+    s.work_bytes = ws.work_used(), s.saved_bytes = ws.saved_used();
     return s;
   }
 
@@ -116,25 +122,30 @@ class DecoderBlock : public DropoutBlock {
                               t.inv_freq.data(), t.factor, static_cast<float>(spec_.norm_eps)});
   }
 
-  // The forward up to the MLP's activation: what the backward needs again.
-  void recompute(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-                 const Saved& s, const KvCache* cache) const {
+  // The forward up to the MLP's activation, without what `level` has kept.
+  void compute(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
+               const Saved& s, const KvCache* cache, int level) const {
     Ops& o = ctx.ops;
     Stream& q = ctx.stream;
     const AttentionShape a = spec_.attention(mb.batch, mb.seq_len, layer);
-    norm(ctx, x, w.at(p_.ln1), s.ln1, s.rstd1);
-    o.gemm(q, {s.ln1, qkv_weight(w, a), s.raw, false, true, false, w.joined(p_.qkv_b, a.qkv_width())});
-    rotate(ctx, w, mb, a, s);
+    if (level < kSaveAll) norm(ctx, x, w.at(p_.ln1), s.ln1, s.rstd1);
+    if (level < kSaveProjections) {
+      o.gemm(q, {s.ln1, qkv_weight(w, a), s.raw, false, true, false, w.joined(p_.qkv_b, a.qkv_width())});
+      rotate(ctx, w, mb, a, s);
+    }
     if (cache)
       o.attention_cached(q, {s.qkv, cache->data, mb.past, s.attn, a, cache->capacity});
-    else
+    else if (level < kSaveAttention)
       o.attention(q, {s.qkv, s.attn, s.lse, a, drop_attention(ctx, layer, mb), mb.documents()});
-    o.gemm(q, {s.attn, w.at(p_.out_w), s.branch, false, true, false, w.at(p_.out_b)});
-    o.residual_add(q, x, s.branch, s.x_mid, drop(ctx, layer, kDropProjection, mb));
-    norm(ctx, s.x_mid, w.at(p_.ln2), s.ln2, s.rstd2);
-    o.gemm(q, {s.ln2, gate_up_weight(w), s.gate_up, false, true, false,
-               w.joined(p_.gate_up_b, 2 * spec_.intermediate_size)});
-    o.swiglu(q, s.gate_up, s.act);
+    if (level < kSaveProjections) {
+      o.gemm(q, {s.attn, w.at(p_.out_w), s.branch, false, true, false, w.at(p_.out_b)});
+      o.residual_add(q, x, s.branch, s.x_mid, drop(ctx, layer, kDropProjection, mb));
+    }
+    if (level < kSaveAll) norm(ctx, s.x_mid, w.at(p_.ln2), s.ln2, s.rstd2);
+    if (level < kSaveMlp)
+      o.gemm(q, {s.ln2, gate_up_weight(w), s.gate_up, false, true, false,
+                 w.joined(p_.gate_up_b, 2 * spec_.intermediate_size)});
+    if (level < kSaveAll) o.swiglu(q, s.gate_up, s.act);
   }
 
   // Gradients of y = x·Wᵀ + b: adds dW and db, then writes dx, which may be x.

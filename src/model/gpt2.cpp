@@ -17,22 +17,25 @@ class Gpt2Block : public DropoutBlock {
  public:
   Gpt2Block(const ModelSpec& s, BlockIndex i) : DropoutBlock(s), p_(i) {}
 
-  int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward) const override {
-    return carve(nullptr, batch, seq_len, compute, backward).bytes;
+  int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward, int level) const override {
+    return carve(nullptr, {level, nullptr}, batch, seq_len, compute, backward).work_bytes;
+  }
+  int64_t saved_bytes(int level, int64_t batch, int64_t seq_len, DType compute) const override {
+    return carve(nullptr, {level, nullptr}, batch, seq_len, compute, true).saved_bytes;
   }
 
   void forward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-               Tensor y, const KvCache* cache) const override {
-    const Saved s = carve(ctx.work, mb.batch, mb.seq_len, ctx.compute, false);
-    recompute(ctx, layer, w, mb, x, s, cache);
+               Tensor y, const SavedActivations& saved, const KvCache* cache) const override {
+    const Saved s = carve(ctx.work, saved, mb.batch, mb.seq_len, ctx.compute, false);
+    compute(ctx, layer, w, mb, x, s, cache, kSaveInput);
     ctx.ops.gemm(ctx.stream, {s.act, w.at(p_.mlp_w), s.branch, false, false, false, w.at(p_.mlp_b)});
     ctx.ops.residual_add(ctx.stream, s.x_mid, s.branch, y, drop(ctx, layer, kDropMlp, mb));
   }
 
   void backward(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-                Tensor dy, const UnitView& g) const override {
-    const Saved s = carve(ctx.work, mb.batch, mb.seq_len, ctx.compute, true);
-    recompute(ctx, layer, w, mb, x, s, nullptr);
+                Tensor dy, const UnitView& g, const SavedActivations& saved) const override {
+    const Saved s = carve(ctx.work, saved, mb.batch, mb.seq_len, ctx.compute, true);
+    compute(ctx, layer, w, mb, x, s, nullptr, saved.level);
     mlp_backward(ctx, layer, w, mb, s, dy, g);
     attention_backward(ctx, layer, w, mb, s, x, dy, g);
   }
@@ -48,43 +51,48 @@ class Gpt2Block : public DropoutBlock {
   struct Saved {
     Tensor ln1, mean1, rstd1, qkv, attn, lse, x_mid, ln2, mean2, rstd2, fc, act, branch;
     Tensor delta;  // backward only: [B, H, T]
-    int64_t bytes;
+    int64_t work_bytes, saved_bytes;
   };
 
-  Saved carve(void* base, int64_t b, int64_t t, DType type, bool backward) const {
+  Saved carve(void* work, const SavedActivations& saved, int64_t b, int64_t t, DType type, bool backward) const {
     const int64_t n = b * t, c = spec_.hidden_size, f = spec_.intermediate_size;
-    Workspace ws(base);
+    LeveledWorkspace ws(work, saved);
     Saved s;
-    s.ln1 = ws.take(type, {n, c}), s.mean1 = ws.take(DType::f32, {n}), s.rstd1 = ws.take(DType::f32, {n});
-    s.qkv = ws.take(type, {n, 3 * c}), s.attn = ws.take(type, {n, c});
-    s.lse = ws.take(DType::f32, {b, spec_.num_heads, t});
-    s.x_mid = ws.take(type, {n, c}), s.ln2 = ws.take(type, {n, c});
-    s.mean2 = ws.take(DType::f32, {n}), s.rstd2 = ws.take(DType::f32, {n});
-    s.fc = ws.take(type, {n, std::max(f, 3 * c)}), s.fc.shape[1] = f;  // later dqkv
-    s.act = ws.take(type, {n, f}), s.branch = ws.take(type, {n, c});
-    if (backward) s.delta = ws.take(DType::f32, {b, spec_.num_heads, t});
-    s.bytes = ws.used();
+    s.ln1 = ws.take(kSaveAll, type, {n, c});
+    s.mean1 = ws.take(kSaveAll, DType::f32, {n}), s.rstd1 = ws.take(kSaveAll, DType::f32, {n});
+    s.qkv = ws.take(kSaveProjections, type, {n, 3 * c}), s.attn = ws.take(kSaveAttention, type, {n, c});
+    s.lse = ws.take(kSaveAttention, DType::f32, {b, spec_.num_heads, t});
+    s.x_mid = ws.take(kSaveProjections, type, {n, c}), s.ln2 = ws.take(kSaveAll, type, {n, c});
+    s.mean2 = ws.take(kSaveAll, DType::f32, {n}), s.rstd2 = ws.take(kSaveAll, DType::f32, {n});
+    s.fc = ws.take(kSaveMlp, type, {n, std::max(f, 3 * c)}), s.fc.shape[1] = f;  // later dqkv
+    s.act = ws.take(kSaveAll, type, {n, f}), s.branch = ws.scratch(type, {n, c});
+    if (backward) s.delta = ws.scratch(DType::f32, {b, spec_.num_heads, t});
+    s.work_bytes = ws.work_used(), s.saved_bytes = ws.saved_used();
     return s;
   }
 
-  // The forward up to the MLP's activation: what the backward needs again.
-  void recompute(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
-                 const Saved& s, const KvCache* cache) const {
+  // The forward up to the MLP's activation, without what `level` has kept.
+  void compute(const OpContext& ctx, int64_t layer, const UnitView& w, const MicroBatch& mb, Tensor x,
+               const Saved& s, const KvCache* cache, int level) const {
     Ops& o = ctx.ops;
     Stream& q = ctx.stream;
     const auto eps = static_cast<float>(spec_.norm_eps);
-    o.layer_norm(q, {x, w.at(p_.ln1_w), w.at(p_.ln1_b), s.ln1, s.mean1, s.rstd1, eps});
-    o.gemm(q, {s.ln1, w.at(p_.qkv_w), s.qkv, false, false, false, w.at(p_.qkv_b)});
+    if (level < kSaveAll) o.layer_norm(q, {x, w.at(p_.ln1_w), w.at(p_.ln1_b), s.ln1, s.mean1, s.rstd1, eps});
+    if (level < kSaveProjections)
+      o.gemm(q, {s.ln1, w.at(p_.qkv_w), s.qkv, false, false, false, w.at(p_.qkv_b)});
     const AttentionShape shape = spec_.attention(mb.batch, mb.seq_len, layer);
     if (cache)
       o.attention_cached(q, {s.qkv, cache->data, mb.past, s.attn, shape, cache->capacity});
-    else
+    else if (level < kSaveAttention)
       o.attention(q, {s.qkv, s.attn, s.lse, shape, drop_attention(ctx, layer, mb), mb.documents()});
-    o.gemm(q, {s.attn, w.at(p_.proj_w), s.branch, false, false, false, w.at(p_.proj_b)});
-    o.residual_add(q, x, s.branch, s.x_mid, drop(ctx, layer, kDropProjection, mb));
-    o.layer_norm(q, {s.x_mid, w.at(p_.ln2_w), w.at(p_.ln2_b), s.ln2, s.mean2, s.rstd2, eps});
-    o.gemm(q, {s.ln2, w.at(p_.fc_w), s.fc, false, false, false, w.at(p_.fc_b)});
-    o.activation(q, spec_.activation, s.fc, s.act);
+    if (level < kSaveProjections) {
+      o.gemm(q, {s.attn, w.at(p_.proj_w), s.branch, false, false, false, w.at(p_.proj_b)});
+      o.residual_add(q, x, s.branch, s.x_mid, drop(ctx, layer, kDropProjection, mb));
+    }
+    if (level < kSaveAll)
+      o.layer_norm(q, {s.x_mid, w.at(p_.ln2_w), w.at(p_.ln2_b), s.ln2, s.mean2, s.rstd2, eps});
+    if (level < kSaveMlp) o.gemm(q, {s.ln2, w.at(p_.fc_w), s.fc, false, false, false, w.at(p_.fc_b)});
+    if (level < kSaveAll) o.activation(q, spec_.activation, s.fc, s.act);
   }
 
   // Gradients of y = x·W + b: adds dW and db, and writes dx when asked for.

@@ -66,17 +66,29 @@ class EmbeddingTemplate {
   virtual void backward(const OpContext&, const MicroBatch&, Tensor dx, const UnitView& grads) const = 0;
 };
 
+/// What one micro-batch's forward keeps for its backward beside the block's input.
+struct SavedActivations {
+  int level = 0;
+  void* data = nullptr;  ///< at least saved_bytes() of the level
+};
+
 class BlockTemplate {
  public:
   virtual ~BlockTemplate() = default;
-  virtual int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward) const = 0;
+  /// Levels of saving, 0 (the block's input only) to levels() - 1 (everything): each keeps what the one below
+  /// keeps and more, so that the backward recomputes less. The same bits at every level.
+  virtual int levels() const = 0;
+  /// Bytes that a micro-batch saves at a level, beside the block's input.
+  virtual int64_t saved_bytes(int level, int64_t batch, int64_t seq_len, DType compute) const = 0;
+  virtual int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward, int level) const = 0;
   /// y [N, C] is written from x [N, C]; `layer` numbers the block (dropout, windows). With a cache, keys and
   /// values are kept in it and the tokens attend to all that it holds (generation).
   virtual void forward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&, Tensor x,
-                       Tensor y, const KvCache* cache = nullptr) const = 0;
-  /// Recomputes from x; `dy` [N, C] becomes dx in place; adds into `grads`.
+                       Tensor y, const SavedActivations& saved, const KvCache* cache = nullptr) const = 0;
+  /// Recomputes from x what was not saved; `dy` [N, C] becomes dx in place; adds into `grads`. What was saved
+  /// is scratch afterwards.
   virtual void backward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&, Tensor x,
-                        Tensor dy, const UnitView& grads) const = 0;
+                        Tensor dy, const UnitView& grads, const SavedActivations& saved) const = 0;
   /// Multiply-adds times two of one forward, attention included.
   virtual double forward_flops(int64_t batch, int64_t seq_len) const = 0;
 };

@@ -8,6 +8,7 @@
 
 #include "core/tensor.h"
 #include "device/device.h"
+#include "ops/adamw_step.h"
 
 namespace megatrain {
 
@@ -135,6 +136,17 @@ struct CrossEntropyArgs {
       0;  ///< elements from row to row of the logits; 0: V; the backward fills the pad with zeros
 };
 
+/// One AdamW update of `count` elements in place: the same bits as on the host. Nothing is done where
+/// `squared_norm` (one fp64, on the device; optional) is not finite.
+struct AdamWArgs {
+  uint16_t *hi = nullptr, *lo = nullptr;
+  float *m = nullptr, *v = nullptr;
+  const float* gradient = nullptr;
+  int64_t count = 0;
+  AdamWStep step;
+  const double* squared_norm = nullptr;
+};
+
 /// What a device needs to size its workspace.
 struct OpShapes {
   AttentionShape attention;
@@ -174,6 +186,7 @@ class Ops {
   virtual void cross_entropy(Stream&, const CrossEntropyArgs&) = 0;
   /// out (one fp64) = sum of x, or of x² when `squared`, in a fixed order.
   virtual void sum(Stream&, Tensor x, Tensor out, bool squared) = 0;
+  virtual void adamw(Stream&, const AdamWArgs&) = 0;
   virtual void fill_bytes(Stream&, void* data, int value, int64_t bytes) = 0;
   /// weights[i] = join_float(hi[i], lo[i]) as fp32 (core/dtype.h).
   virtual void join_planes(Stream&, const uint16_t* hi, const uint16_t* lo, Tensor weights) = 0;

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/units.h"
 #include "device/arena.h"
-#include "store/host_store.h"
+#include "store/state_store.h"
 
 namespace megatrain {
 namespace {
@@ -17,7 +17,7 @@ std::string gib(int64_t bytes) {
 }
 
 int64_t store_bytes(const Model& model, const PlanRequest& r) {
-  return HostStore::bytes_needed(model, r.training);
+  return StateStore::bytes_needed(model, r.training);
 }
 
 int64_t batch_staging(const StepPlan& p) {
@@ -35,8 +35,8 @@ int64_t beside(const PlanRequest& r) {
 void check_store(const Model& model, const PlanRequest& r) {
   int64_t padded = 0;
   for (const auto& u : model.units()) padded += u.numel;
-  const int64_t weights = padded * HostStore::kWeightBytes,
-                moments = r.training ? padded * HostStore::kMomentBytes : 0;
+  const int64_t weights = padded * 4,
+                moments = r.training ? padded * 8 : 0;
   const int64_t gradients = r.training && !r.update_in_backward ? padded * 4 : 0,
                 total = weights + moments + gradients,
                 room = std::max<int64_t>(r.host_available - beside(r), 0);
@@ -51,12 +51,12 @@ void check_store(const Model& model, const PlanRequest& r) {
 }
 
 int64_t host_bytes(const Model& model, const PlanRequest& r, const StepBuffers& b, const StepPlan& p) {
-  return store_bytes(model, r) + b.host_bytes() + batch_staging(p) + beside(r);
+  return store_bytes(model, r) + b.bytes(Place::host) + batch_staging(p) + beside(r);
 }
 
 bool fits(const Model& model, const PlanRequest& r, const StepPlan& p) {
   const StepBuffers b(model, p);
-  const int64_t device = b.device_bytes(), host = host_bytes(model, r, b, p);
+  const int64_t device = b.bytes(Place::device), host = host_bytes(model, r, b, p);
   if (r.device_limit > 0 && device > r.device_limit) return false;
   return host + (r.device_shares_host ? device : 0) <= r.host_available;
 }
@@ -76,20 +76,20 @@ int64_t largest(int64_t low, int64_t high, F ok) {
 
 [[noreturn]] void refuse(const Model& model, const PlanRequest& r, const StepPlan& p) {
   const StepBuffers b(model, p);
-  const bool device_short = r.device_limit > 0 && b.device_bytes() > r.device_limit;
-  const int64_t host = host_bytes(model, r, b, p) + (r.device_shares_host ? b.device_bytes() : 0);
+  const bool device_short = r.device_limit > 0 && b.bytes(Place::device) > r.device_limit;
+  const int64_t host = host_bytes(model, r, b, p) + (r.device_shares_host ? b.bytes(Place::device) : 0);
   if (device_short && p.cache_capacity > 0)
     fail(fmt::format(
         "not enough device memory: {} needed to generate {} sequences of up to {} tokens, {} allowed; "
         "raise memory_limit, ask for fewer tokens, or give fewer prompts at a time",
-        gib(b.device_bytes()), p.batch, p.cache_capacity, gib(r.device_limit)));
+        gib(b.bytes(Place::device)), p.batch, p.cache_capacity, gib(r.device_limit)));
   const std::string least =
       fmt::format("even with micro-batches of {} x {} tokens", p.micro_batch, p.seq_len);
   if (device_short)
     fail(
         fmt::format("not enough device memory: {} needed {}, {} allowed; raise memory_limit, or shorten "
                     "sequence_length (now {}){}",
-                    gib(b.device_bytes()), least, gib(r.device_limit), r.seq_len,
+                    gib(b.bytes(Place::device)), least, gib(r.device_limit), r.seq_len,
                     r.residency == "resident" ? ", or set residency to auto" : ""));
   fail(
       fmt::format("not enough host memory: {} needed {}, {} is available; use a smaller model, a shorter "
@@ -167,13 +167,13 @@ MemoryPlan describe_plan(const Model& model, const PlanRequest& r, const StepPla
       else
         it->bytes += bytes;
     }
-  const int64_t weights = HostStore::bytes_needed(model, false);
+  const int64_t weights = StateStore::bytes_needed(model, false);
   m.lines.push_back({"master weights (4 B/param)", Place::host, weights});
   if (r.training)
     m.lines.push_back({"Adam moments (8 B/param)", Place::host, store_bytes(model, r) - weights});
   m.lines.push_back({"batches", Place::host, batch_staging(p)});
   for (const auto& [what, bytes] : r.beside) m.lines.push_back({what, Place::host, bytes});
-  m.device_bytes = b.device_bytes(), m.host_bytes = host_bytes(model, r, b, p);
+  m.device_bytes = b.bytes(Place::device), m.host_bytes = host_bytes(model, r, b, p);
   m.host_available = r.host_available;
   m.device_limit = r.device_limit > 0 ? r.device_limit : r.host_available - m.host_bytes;
   return m;

@@ -1,36 +1,52 @@
 #pragma once
 // defines: Lane, TaskKind, Content, Access, Task, Buffer, Schedule, check, mark_frees — a training step
-// as a value: small tasks on four lanes over named buffers, with explicit waits between lanes.
+// as a value: small tasks on lanes over named buffers, with explicit waits between lanes.
 
 #include <string>
 #include <vector>
 
 #include "core/dtype.h"
+#include "store/homes.h"
 
 namespace megatrain {
 
-/// Tasks of one lane run in list order; lanes run beside each other.
-enum class Lane : uint8_t { h2d, compute, d2h, host };
-constexpr int kLanes = 4;
+/// Tasks of one lane run in list order; lanes run beside each other. The last three are host threads.
+enum class Lane : uint8_t { h2d, compute, d2h, host, disk_read, disk_write };
+constexpr int kLanes = 6;
 const char* name_of(Lane lane);
+constexpr bool on_host(Lane lane) {
+  return lane >= Lane::host;
+}
 
+/// Moves go between two places on the lane of that way: read (disk to host), load (host to device), offload
+/// (device to host), write (host to disk). Their first access is where from, their second where to.
 enum class TaskKind : uint8_t {
-  optimize,          // host: host_gradient(u) -> host_weights(u)
-  load_weights,      // h2d: host_weights(u) -> weights
-  load_tokens,       // h2d: tokens and targets of one micro-batch
-  load_gradient,     // h2d: host_gradient(u) -> gradient, to go on adding in a later wave
-  embed_forward,     // compute
-  block_forward,     // compute
-  head_loss,         // compute: loss and the head's backward
-  head_eval,         // compute: loss only
-  head_logits,       // compute: logits of one position
-  zero_gradient,     // compute
-  block_backward,    // compute: recompute and backward
-  embed_backward,    // compute
-  add_gradient,      // compute: tied model: gradient from the embedding += into the head's
-  gradient_norm,     // compute: sum of squares of a finished gradient
-  offload_gradient,  // d2h: gradient and its norm -> host
-  read_back          // d2h: losses or logits -> host
+  optimize,  // host or compute, where the states live: gradient(u) -> weights(u), states(u)
+  read_weights,
+  load_weights,
+  offload_weights,
+  write_weights,
+  read_states,
+  write_states,
+  read_gradient,
+  load_gradient,  // also to go on adding in a later wave
+  offload_gradient,
+  write_gradient,
+  load_input,  // of a block and micro-batch
+  offload_input,
+  load_tokens,     // h2d: tokens and targets of one micro-batch
+  embed_forward,   // compute
+  block_forward,   // compute
+  head_loss,       // compute: loss and the head's backward
+  head_eval,       // compute: loss only
+  head_logits,     // compute: logits of one position
+  zero_gradient,   // compute
+  block_backward,  // compute: recompute and backward
+  embed_backward,  // compute
+  add_gradient,    // compute: tied model: gradient from the embedding += into the head's
+  gradient_norm,   // compute: sum of squares of a finished gradient
+  read_norm,       // d2h: that norm
+  read_back        // d2h: losses or logits -> host
 };
 const char* name_of(TaskKind kind);
 
@@ -38,9 +54,11 @@ const char* name_of(TaskKind kind);
 enum class Holds : uint8_t {
   nothing,
   weights,
+  states,
   gradient,
   activation,
   activation_gradient,
+  saved,
   tokens,
   result,
   scratch
@@ -49,7 +67,7 @@ enum class Holds : uint8_t {
 struct Content {
   Holds kind = Holds::nothing;
   int unit = -1, micro = -1;
-  int version = 0;  ///< weights: updates so far; gradient: micro-batches added so far
+  int version = 0;  ///< weights, states: updates so far; gradient: micro-batches added so far
   bool operator==(const Content&) const = default;
 };
 std::string describe(const Content& content);
@@ -81,15 +99,14 @@ struct Task {
 };
 std::string describe(const Task& task, int index);
 
-enum class Place : uint8_t { device, host };
-
 struct Buffer {
   std::string name;
-  std::string group;  ///< line of the memory table it belongs to
+  const char* group = "";  ///< line of the memory table it belongs to
   Place place = Place::device;
   int64_t bytes = 0;
   Content initial;          ///< what it holds before the first task
   bool persistent = false;  ///< content is used by a later schedule
+  bool in_store = false;    ///< the StateStore owns it
 };
 
 struct Schedule {

@@ -71,4 +71,12 @@ void CpuDevice::copy(Stream& stream, void* to, const void* from, int64_t bytes) 
       [=](ThreadPool&) { std::memcpy(to, from, static_cast<size_t>(bytes)); });
 }
 
+void CpuDevice::copy_now(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void CpuDevice::clear(void* data, int64_t bytes) {
+  std::memset(data, 0, static_cast<size_t>(bytes));
+}
+
 }  // namespace megatrain

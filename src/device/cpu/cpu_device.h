@@ -29,6 +29,8 @@ class CpuDevice : public Device {
   std::unique_ptr<Event> new_event() override { return std::make_unique<CpuEvent>(); }
   std::unique_ptr<CpuEvent> new_host_event() override { return std::make_unique<CpuEvent>(); }
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
+  void copy_now(void* to, const void* from, int64_t bytes) override;
+  void clear(void* data, int64_t bytes) override;
   Ops& ops() override { return *ops_; }
 
  private:

@@ -232,4 +232,14 @@ void CudaDevice::copy(Stream& stream, void* to, const void* from, int64_t bytes)
   MT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, cuda_stream(stream)));
 }
 
+void CudaDevice::copy_now(void* to, const void* from, int64_t bytes) {
+  MT_CUDA(cudaSetDevice(0));  // threads that never used CUDA may come here
+  MT_CUDA(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault));
+}
+
+void CudaDevice::clear(void* data, int64_t bytes) {
+  MT_CUDA(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+  MT_CUDA(cudaDeviceSynchronize());
+}
+
 }  // namespace megatrain

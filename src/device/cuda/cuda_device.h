@@ -77,6 +77,8 @@ class CudaDevice : public Device {
   std::unique_ptr<Event> new_event() override { return std::make_unique<CudaEvent>(); }
   std::unique_ptr<CpuEvent> new_host_event() override { return std::make_unique<CudaHostEvent>(); }
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
+  void copy_now(void* to, const void* from, int64_t bytes) override;
+  void clear(void* data, int64_t bytes) override;
   Ops& ops() override { return *ops_; }
 
   /// Bytes of device memory that a plan may use: free memory less a reserve, 0 without a CUDA device.

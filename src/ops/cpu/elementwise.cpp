@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 
 #include "ops/cpu/cpu_ops.h"
@@ -81,6 +82,15 @@ void CpuOps::sum(Stream& s, Tensor x, Tensor out, bool squared) {
     double total = 0;
     for (double p : part) total += p;
     *out.f64() = total;
+  });
+}
+
+void CpuOps::adamw(Stream& s, const AdamWArgs& args) {
+  cpu_stream(s).enqueue([a = args](ThreadPool& pool) {
+    if (a.squared_norm && !std::isfinite(*a.squared_norm)) return;
+    pool.parallel_ranges(a.count, 65536, [&](int64_t b, int64_t e) {
+      cpu_kernels().adamw(e - b, a.hi + b, a.lo + b, a.m + b, a.v + b, a.gradient + b, &a.step);
+    });
   });
 }
 

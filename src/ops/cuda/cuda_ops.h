@@ -40,6 +40,7 @@ class CudaOps : public Ops {
   void embedding_backward(Stream&, const EmbeddingBackwardArgs&) override;
   void cross_entropy(Stream&, const CrossEntropyArgs&) override;
   void sum(Stream&, Tensor x, Tensor out, bool squared) override;
+  void adamw(Stream&, const AdamWArgs&) override;
   void fill_bytes(Stream&, void* data, int value, int64_t bytes) override;
   void join_planes(Stream&, const uint16_t* hi, const uint16_t* lo, Tensor weights) override;
 
