@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "schedule/planner.h"
 #include "tiny.h"
 
 namespace megatrain {
@@ -175,35 +174,6 @@ TEST(Schedule, LayerMajorWeightsCrossTheLinkTwiceWhateverM) {
                                         [](auto& t) { return t.kind == TaskKind::offload_gradient; });
     EXPECT_EQ(offloads, 1 + 4);
   }
-}
-
-TEST(Planner, SmallerMicroBatchesWhereEveryWaveIsDear) {
-  ModelSpec spec = tiny_spec(6, false);
-  spec.max_position_embeddings = 256;
-  const auto model = make_model(spec);
-  PlanRequest r;
-  r.batch = 16, r.seq_len = 256, r.host_available = int64_t{1} << 30, r.device_shares_host = false;
-  r.device_limit = int64_t{1} << 29;
-  EXPECT_EQ(plan_step(*model, r).step.micro_batch, 16);  // all at once: one wave
-  r.device_limit = plan_step(*model, r).device_bytes / 4;
-  const StepPlan cheap_waves = plan_step(*model, r).step;
-  r.flops_per_link_byte = 1e9;
-  const StepPlan dear_waves = plan_step(*model, r).step;
-  EXPECT_LT(dear_waves.waves(), cheap_waves.waves());
-  EXPECT_LT(dear_waves.micro_batch, cheap_waves.micro_batch);
-}
-
-TEST(Planner, OneWaveWhereTheHostHasNoRoomForGradients) {
-  const auto model = make_model(tiny_spec(6, false));
-  PlanRequest r;
-  r.batch = 8, r.seq_len = 16, r.micro_batch = 1, r.device_shares_host = false, r.update_in_backward = true;
-  r.device_limit = r.host_available = int64_t{1} << 30;
-  const MemoryPlan roomy = plan_step(*model, r);
-  ASSERT_EQ(roomy.step.waves(), 1);
-  r.host_available = roomy.host_bytes;  // several waves would need all gradients on the host
-  EXPECT_EQ(plan_step(*model, r).step.waves(), 1);
-  r.host_available = roomy.host_bytes - 1;
-  EXPECT_THROW(plan_step(*model, r), Error);
 }
 
 TEST(Schedule, FreesNeverPrecedeALaterReader) {

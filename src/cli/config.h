@@ -60,6 +60,10 @@ namespace megatrain {
   FIELD(std::string, compute, "auto", "auto|bf16|fp32", "auto: bf16 on cuda, fp32 on cpu; fp32 on cuda is for verification") \
   FIELD(int64_t, threads, 0, "", "threads; 0: all cores") \
   FIELD(std::string, memory_limit, "auto", "", "device memory to use, e.g. 512MiB; auto: what is there") \
+  FIELD(std::string, host_memory, "auto", "", "host memory to use, e.g. 100GiB; auto: nine tenths of what is free") \
+  FIELD(std::string, disk, "auto", "", "disk that states may take where memory is short; 0: none; auto: what is free") \
+  FIELD(std::string, state_dir, "", "", "directory for states on disk, on a local one; empty: out_dir/states") \
+  FIELD(std::string, machine, "", "", "machine profile to plan by; empty: what 'megatrain doctor' wrote, else built in") \
   FIELD(int64_t, micro_batch, 0, "", "sequences computed at a time; 0: planner chooses") \
   FIELD(std::string, residency, "auto", "auto|stream|resident", "weights on the device between steps: as many as fit, none, or all") \
   FIELD(bool, serialize, false, "", "run one task at a time (debug); same bits") \

@@ -163,7 +163,7 @@ TextGenerator::TextGenerator(Session& session, const Tokenizer& tokenizer, const
   request.seq_len = std::min(request.cache_capacity, kPromptPiece);
   MachineOptions m = machine;
   m.micro_batch = batch;
-  const MemoryPlan plan = Session::plan_for(session.model->spec(), request, m).plan;
+  const MemoryPlan plan = session.plan_again(request, m);
   engine_ =
       std::make_unique<Engine>(*session.device, *session.model, *session.store, plan.step, Engine::Options{});
   generator_ = std::make_unique<Generator>(*engine_);

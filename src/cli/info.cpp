@@ -81,7 +81,8 @@ int64_t least_device_memory(const Model& model, const Session& session, int64_t 
   r.batch = r.micro_batch = 1, r.seq_len = tokens, r.residency = "stream", r.device_shares_host = false;
   r.compute = DType::bf16, r.workspace = session.choice.workspace;
   r.device_limit = r.host_available = std::numeric_limits<int64_t>::max() / 4;
-  return plan_step(model, r).device_bytes;
+  r.machine = profile_for({}, session.choice);
+  return plan_step(model, r).bytes(Place::device);
 }
 
 void print_training(const ModelSpec& s, const Model& model, const MachineOptions& machine) {

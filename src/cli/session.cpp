@@ -7,13 +7,16 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 #include "core/error.h"
 #include "core/say.h"
 #include "core/units.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/host_memory.h"
+#include "io/file.h"
 #include "io/hf_model.h"
+#include "io/machine_file.h"
 #include "ops/cpu/gemm_tile.h"
 #include "ops/cpu/kernels.h"
 
@@ -68,6 +71,47 @@ Session load_session(const std::string& directory, const PlanRequest& request,
   return s;
 }
 
+MachineProfile profile_for(const MachineOptions& machine, const DeviceChoice& choice) {
+  const std::string device = choice.kind == DeviceKind::cuda ? "cuda" : "cpu";
+  if (!machine.machine.empty()) return load_machine(machine.machine);
+  const std::string path = machine_path();
+  if (!path.empty() && std::filesystem::exists(path)) try {
+      MachineProfile p = load_machine(path);
+      if (p.device == device && p.device_name == choice.name) return p;
+    } catch (const Error& e) {
+      warn("not used: {}\n", e.what());
+    }
+  return built_in_profile(device, choice.name, available_cores());
+}
+
+int64_t disk_for_states(const MachineOptions& machine, int64_t reserved) {
+  const int64_t limit = parse_bytes(machine.disk, "disk");
+  if (machine.disk == "0") return 0;
+  if (machine.state_dir.empty()) return limit;
+  std::filesystem::path p = std::filesystem::absolute(machine.state_dir);
+  while (!std::filesystem::exists(p) && p.has_parent_path() && p != p.parent_path()) p = p.parent_path();
+  const int64_t free = std::max<int64_t>(0, free_bytes(p.string()) / 100 * 95 - reserved);
+  return limit > 0 ? std::min(limit, free) : free;
+}
+
+namespace {
+
+// What every plan asks of this machine, whatever it is for.
+void fill_request(PlanRequest& r, const DeviceChoice& choice, const MachineOptions& machine, int threads) {
+  r.micro_batch = machine.micro_batch, r.residency = machine.residency;
+  r.compute = choice.compute, r.workspace = choice.workspace;
+  r.micro_batch_tokens = choice.micro_batch_tokens;
+  r.device_shares_host = choice.kind == DeviceKind::cpu;
+  const int64_t limit = parse_bytes(machine.memory_limit, "memory_limit"), usable = choice.usable_memory;
+  r.device_limit = limit > 0 && usable > 0 ? std::min(limit, usable) : std::max(limit, usable);
+  const int64_t cap = parse_bytes(machine.host_memory, "host_memory"),
+                free = available_host_memory() / 10 * 9;  // the rest is the system's
+  r.host_available = cap > 0 ? std::min(cap, free) : free;
+  r.beside.emplace_back("program, libraries, threads", program_bytes(choice.kind, threads));
+}
+
+}  // namespace
+
 Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const MachineOptions& machine) {
   Session s;
   s.model = make_model(spec);
@@ -76,23 +120,27 @@ Session Session::plan_for(const ModelSpec& spec, PlanRequest request, const Mach
                      spec.max_position_embeddings));
   s.choice = choose_device(machine.device, machine.compute);
   s.threads = machine.threads > 0 ? static_cast<int>(machine.threads) : available_cores();
-  request.micro_batch = machine.micro_batch, request.residency = machine.residency;
-  request.compute = s.choice.compute, request.workspace = s.choice.workspace;
-  request.micro_batch_tokens = s.choice.micro_batch_tokens;
-  request.flops_per_link_byte = s.choice.flops_per_link_byte;
-  request.device_shares_host = s.choice.kind == DeviceKind::cpu;
-  const int64_t limit = parse_bytes(machine.memory_limit, "memory_limit"), usable = s.choice.usable_memory;
-  request.device_limit = limit > 0 && usable > 0 ? std::min(limit, usable) : std::max(limit, usable);
-  request.host_available = available_host_memory() / 10 * 9;  // the rest is the system's
-  request.beside.emplace_back("program, libraries, threads", program_bytes(s.choice.kind, s.threads));
+  s.profile = profile_for(machine, s.choice);
+  s.state_dir = machine.state_dir;
+  fill_request(request, s.choice, machine, s.threads);
+  request.machine = s.profile;
   s.plan = plan_step(*s.model, request);
   return s;
 }
 
+MemoryPlan Session::plan_again(PlanRequest request, const MachineOptions& machine) const {
+  fill_request(request, choice, machine, threads);
+  request.machine = profile, request.store = &store->options();
+  if (choice.kind != DeviceKind::cpu || request.device_limit > 0)
+    request.device_limit = device->memory_limit() - device->memory_used();
+  return plan_step(*model, request);
+}
+
 void Session::allocate() {
-  device = make_device(choice, plan.device_limit, threads);
-  store =
-      std::make_unique<StateStore>(*device, *model, plan.step.training, show_progress("taking host memory"));
+  device = make_device(choice, plan.limit(Place::device), threads);
+  StoreOptions options = plan.step.store_options();
+  options.state_dir = state_dir;
+  store = std::make_unique<StateStore>(*device, *model, options, show_progress("taking memory"));
 }
 
 std::unique_ptr<Engine> Session::make_engine(const MachineOptions& machine) {

@@ -20,18 +20,29 @@ struct MachineOptions {
   std::string residency = "auto";
   int64_t threads = 0, micro_batch = 0;
   bool serialize = false, poison = false;
+  std::string host_memory = "auto", disk = "0";
+  std::string state_dir, machine;  ///< machine: a profile's file
 };
+
+/// The profile a command plans by: the file that is named, else what `doctor` wrote of this device, else built in.
+MachineProfile profile_for(const MachineOptions& machine, const DeviceChoice& choice);
+/// Disk that states may take in a directory (that need not exist yet), less `reserved` bytes.
+int64_t disk_for_states(const MachineOptions& machine, int64_t reserved);
 
 struct Session {
   DeviceChoice choice;
   int threads = 1;  ///< of the host's work: optimizer, initial weights
   std::unique_ptr<Model> model;
   MemoryPlan plan;
+  MachineProfile profile;
+  std::string state_dir;
   std::unique_ptr<Device> device;
   std::unique_ptr<StateStore> store;
 
   /// Plans only: throws when the model does not fit. Nothing is allocated yet.
   static Session plan_for(const ModelSpec& spec, PlanRequest request, const MachineOptions& machine);
+  /// A plan for another use of the store that is there.
+  MemoryPlan plan_again(PlanRequest request, const MachineOptions& machine) const;
   /// Takes the store's memory.
   void allocate();
   std::unique_ptr<Engine> make_engine(const MachineOptions& machine);

@@ -10,6 +10,7 @@
 #include "checkpoint/unit_file.h"
 #include "cli/checkpoints.h"
 #include "cli/commands.h"
+#include "cli/plan.h"
 #include "core/error.h"
 #include "core/say.h"
 #include "core/units.h"
@@ -31,7 +32,9 @@ double seconds_since(Clock::time_point t) {
 }
 
 MachineOptions machine_of(const TrainConfig& c) {
-  return {c.device, c.compute, c.memory_limit, c.residency, c.threads, c.micro_batch, c.serialize, c.poison};
+  return {c.device,      c.compute,   c.memory_limit, c.residency, c.threads,
+          c.micro_batch, c.serialize, c.poison,       c.host_memory, c.disk,
+          c.state_dir.empty() ? c.out_dir + "/states" : c.state_dir, c.machine};
 }
 
 // As safetensors calls it; empty: as it was.
@@ -69,11 +72,7 @@ class Trainer {
     if (tokenizer_ && tokenizer_->vocab_size() > spec.vocab_size)
       fail(fmt::format("vocab_size: {} is less than the {} tokens of the data's tokenizer", spec.vocab_size,
                        tokenizer_->vocab_size()));
-    PlanRequest request;
-    request.batch = c_.batch_size, request.seq_len = c_.sequence_length;
-    request.update_in_backward = c_.max_gradient_norm == 0;
-    if (c_.checkpoint_interval >= 0)
-      request.beside.emplace_back("checkpoint writers", CheckpointPolicy{}.threads * kWriterBytes);
+    PlanRequest request = training_request(c_, spec);
     session_ = Session::plan_for(spec, request, machine_of(c_));  // can be asked for before there is data
     open_data(spec.vocab_size);
     request.packed = loader_->packed();
@@ -121,13 +120,8 @@ class Trainer {
 
   void announce() const {
     say("options (* differs from the default)\n{}\n", config_table(c_));
-    const StepPlan& p = session_.plan.step;
-    const int blocks = session_.model->block_count();
-    say("plan: {} sequences x {} tokens a step, {} micro-batch{} of {}, {} wave{}; weights of {} of {} "
-        "blocks resident\n",
-        p.batch, p.seq_len, p.micro_batches(), p.micro_batches() == 1 ? "" : "es", p.micro_batch, p.waves(),
-        p.waves() == 1 ? "" : "s", p.resident_blocks, blocks);
-    say("{}{}", memory_table(session_.plan), checkpoints_->disk());
+    say("plan: {}\n{}{}{}", plan_text(*session_.model, session_.plan), memory_table(session_.plan),
+        checkpoints_->disk(), estimate_text(*session_.model, session_.plan, session_.profile, c_.num_steps));
     for (const auto& set : train_)
       say("data: {} has {} tokens, {}\n", set->file().path(),
           format_count(static_cast<double>(set->file().size())), set->summary().text());
@@ -145,7 +139,7 @@ class Trainer {
       engine_->resume(from->manifest.optimizer_steps);
       step_ = first_step_ = from->manifest.step, skipped_ = from->manifest.skipped;
     }
-    if (engine_->arena().used() != session_.plan.device_bytes)
+    if (session_.device->memory_used() != session_.plan.bytes(Place::device))
       throw std::logic_error("the arena holds other than the memory table says");
     write_file_atomically(c_.out_dir + "/config.yaml", config_yaml(c_));
     const int64_t keep = checkpoints_->from() ? step_ : -1;

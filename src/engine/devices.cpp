@@ -30,6 +30,7 @@ DeviceChoice choose_device(const std::string& device, const std::string& compute
       fail("device: cuda cannot be used (" + missing + "); set device to cpu or auto");
   }
   if (c.kind == DeviceKind::cpu) {
+    c.name = "CPU";
     if (compute == "bf16") fail("compute: the CPU device computes in fp32 only; set compute to auto or fp32");
     return c;
   }
@@ -37,7 +38,7 @@ DeviceChoice choose_device(const std::string& device, const std::string& compute
   c.compute = compute == "fp32" ? DType::f32 : DType::bf16;
   c.usable_memory = CudaDevice::usable_memory();
   c.micro_batch_tokens = 16384;
-  c.flops_per_link_byte = 12000;  // H200: 600 TFLOP/s to 50 GB/s; an A100's PCIe 4 makes it the same
+  c.name = CudaDevice::device_name();
   c.workspace = cuda_workspace_bytes;
 #endif
   return c;

@@ -14,7 +14,7 @@ struct DeviceChoice {
   DType compute = DType::f32;
   int64_t usable_memory = 0;          ///< bytes; 0: shares the host's memory
   int64_t micro_batch_tokens = 4096;  ///< beyond this, larger matrix products gain nothing
-  double flops_per_link_byte = 10;    ///< for the planner; rough
+  std::string name;                   ///< of the device
   int64_t (*workspace)(const OpShapes&) = nullptr;
 };
 

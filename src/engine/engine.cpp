@@ -36,7 +36,7 @@ Engine::Engine(Device& device, const Model& model, StateStore& store, const Step
   if (options.world != 1) throw std::logic_error("several ranks are not implemented yet");
   const StoreOptions wanted = plan.store_options();
   if (wanted.homes != store.options().homes ||
-      (!wanted.homes.empty() && (wanted.compute != store.options().compute || wanted.gradients != store.options().gradients)))
+      (!wanted.homes.empty() && (wanted.compute != store.options().compute || (plan.training && wanted.gradients != store.options().gradients))))
     throw std::logic_error("the store was made for other homes than the plan's");
   place_buffers();
   for (int u = 0; u < model.unit_count(); ++u) loaded_.push_back(buffers_.at_home(u));

@@ -37,13 +37,6 @@ class ProfilerRange {
 
 }  // namespace
 
-double Timeline::busy(const Schedule& s, Lane lane) const {
-  double total = 0;
-  for (size_t i = 0; i < spans.size(); ++i)
-    if (s.tasks[i].lane == lane) total += spans[i].end - spans[i].begin;
-  return total;
-}
-
 Executor::Executor(Device& device, int host_threads) : device_(device) {
   for (int lane = 0; lane < kLanes; ++lane) {
     const auto l = static_cast<Lane>(lane);

@@ -1,12 +1,12 @@
 #pragma once
-// defines: Executor, TaskRunner, ExecOptions, Timeline — runs a Schedule on a device's streams.
+// defines: Executor, TaskRunner, ExecOptions — runs a Schedule on a device's streams.
 
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "device/cpu/cpu_stream.h"
-#include "schedule/schedule.h"
+#include "schedule/timeline.h"
 
 namespace megatrain {
 
@@ -19,16 +19,6 @@ struct ExecOptions {
   bool gate = false;       ///< race tests: CPU lanes start only when all is queued, so that queueing itself
                            ///< orders nothing (a step of at most a queue's length)
   uint64_t jitter = 0;     ///< race tests: CPU lanes pause at random (this seed) before tasks; 0: no
-};
-
-/// When each task of a schedule ran, in seconds since the schedule began.
-struct Timeline {
-  struct Span {
-    double begin = 0, end = 0;
-  };
-  std::vector<Span> spans;  ///< one per task
-  double seconds = 0;       ///< whole schedule
-  double busy(const Schedule& schedule, Lane lane) const;
 };
 
 class Executor {

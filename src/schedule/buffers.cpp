@@ -45,6 +45,13 @@ int StepBuffers::add(Name&& name, const char* group, Place place, int64_t bytes)
   return static_cast<int>(list_.size()) - 1;
 }
 
+// Sizes only: all micro-batches' buffers as one. Those of all but the last are alike.
+template <class Bytes>
+void StepBuffers::add_sum(int64_t count, const char* group, Place place, Bytes&& bytes_of) {
+  add([] { return ""; }, group, place,
+      (count - 1) * Arena::padded(bytes_of(0)) + Arena::padded(bytes_of(count - 1)));
+}
+
 // At most `slots` buffers, as large as the largest of `units`, which take them in turn.
 template <class Bytes>
 void StepBuffers::ring(const std::vector<int>& units, int slots, const char* what, const char* group,
@@ -183,10 +190,14 @@ void StepBuffers::add_activations() {
   const int64_t row = model_.spec().hidden_size * size_of(plan_.compute);
   auto tokens_of = [&](int64_t m) { return plan_.sequences_of(m) * plan_.seq_len; };
   tokens_ = static_cast<int>(list_.size());
-  for (int64_t m = 0; m < plan_.micro_batches(); ++m)
-    add([&] { return "tokens of micro-batch " + std::to_string(m); }, "tokens", Place::device,
-        tokens_of(m) * 4 * plan_.ints_per_token() + (plan_.cache_capacity > 0 ? plan_.batch * 4 : 0));
+  const auto token_bytes = [&](int64_t m) {
+    return tokens_of(m) * 4 * plan_.ints_per_token() + (plan_.cache_capacity > 0 ? plan_.batch * 4 : 0);
+  };
+  if (!named_) add_sum(plan_.micro_batches(), "tokens", Place::device, token_bytes);
+  for (int64_t m = 0; named_ && m < plan_.micro_batches(); ++m)
+    add([&] { return "tokens of micro-batch " + std::to_string(m); }, "tokens", Place::device, token_bytes(m));
   const auto add_row = [&](const char* what, int l, const char* group, Place place, std::vector<int>& out) {
+    if (!named_) return add_sum(wave_size_, group, place, [&](int64_t m) { return tokens_of(m) * row; });
     for (int64_t m = 0; m < wave_size_; ++m)
       out.push_back(add([&] { return what + std::to_string(l) + ", place " + std::to_string(m); }, group, place,
                         tokens_of(m) * row));
@@ -199,12 +210,15 @@ void StepBuffers::add_activations() {
   for (int l = 0; l < offloaded_; ++l)
     add_row("resting input of block ", l, "block inputs, resting", Place::host, host_activation_);
   for (int l = 0; training_ && l < layers_; ++l) {
-    saved_row_.push_back(plan_.level(l) > 0 ? static_cast<int>(saved_.size()) : -1);
-    for (int64_t m = 0; plan_.level(l) > 0 && m < wave_size_; ++m)
-      saved_.push_back(add(
-          [&] { return "saved by block " + std::to_string(l) + ", place " + std::to_string(m); }, "saved activations",
-          Place::device,
-          model_.block().saved_bytes(plan_.level(l), plan_.sequences_of(m), plan_.seq_len, plan_.compute)));
+    const int level = plan_.level(l);
+    saved_row_.push_back(level > 0 ? static_cast<int>(saved_.size()) : -1);
+    const auto saved_bytes = [&](int64_t m) {
+      return model_.block().saved_bytes(level, plan_.sequences_of(m), plan_.seq_len, plan_.compute);
+    };
+    if (!named_ && level > 0) add_sum(wave_size_, "saved activations", Place::device, saved_bytes);
+    for (int64_t m = 0; named_ && level > 0 && m < wave_size_; ++m)
+      saved_.push_back(add([&] { return "saved by block " + std::to_string(l) + ", place " + std::to_string(m); },
+                           "saved activations", Place::device, saved_bytes(m)));
   }
 }
 
@@ -212,7 +226,8 @@ void StepBuffers::add_results() {
   const ModelSpec& spec = model_.spec();
   const int64_t micros = plan_.micro_batches(), b = plan_.micro_batch, t = plan_.seq_len;
   loss_ = static_cast<int>(list_.size());
-  for (int64_t m = 0; m < micros; ++m)
+  if (!named_) add_sum(micros, "results", Place::device, [](int64_t) { return int64_t{8}; });
+  for (int64_t m = 0; named_ && m < micros; ++m)
     add([&] { return "loss of micro-batch " + std::to_string(m); }, "results", Place::device, 8);
   int64_t work = model_.head().work_bytes(b, t, plan_.compute, training_);
   std::vector<bool> seen(static_cast<size_t>(model_.block().levels()), false);

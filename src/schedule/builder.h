@@ -49,7 +49,7 @@ struct StepPlan {
 /// in host memory are used in place.
 class StepBuffers {
  public:
-  /// `named`: false for sizes only (the planner's search).
+  /// `named`: false for sizes only (the planner's search): no names, and what micro-batches have as one.
   StepBuffers(const Model& model, const StepPlan& plan, bool named = true);
 
   const std::vector<Buffer>& list() const { return list_; }
@@ -96,6 +96,8 @@ class StepBuffers {
   static int at(const std::vector<int>& v, int unit) { return v[static_cast<size_t>(unit)]; }
   template <class Name>
   int add(Name&& name, const char* group, Place place, int64_t bytes);
+  template <class Bytes>
+  void add_sum(int64_t count, const char* group, Place place, Bytes&& bytes_of);
   template <class Bytes>
   void ring(const std::vector<int>& units, int slots, const char* what, const char* group, Place place,
             std::vector<int>& out, Bytes&& bytes_of);

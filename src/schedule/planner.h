@@ -1,11 +1,12 @@
 #pragma once
-// defines: PlanRequest, MemoryPlan, plan_step — chooses how a step is cut so that it fits, before any
-// memory is taken, and says in numbers why not when it does not.
+// defines: PlanRequest, MemoryPlan, plan_step — chooses how a step is cut and where everything lives, so that it
+// fits and takes the least time, before any memory is taken; says in numbers why not when it does not fit, and
+// what would.
 
 #include <string>
 #include <vector>
 
-#include "schedule/builder.h"
+#include "schedule/simulator.h"
 
 namespace megatrain {
 
@@ -20,11 +21,13 @@ struct PlanRequest {
   DType compute = DType::f32;
   int64_t (*workspace)(const OpShapes&) = nullptr;
   int64_t micro_batch_tokens = 4096;  ///< beyond this, larger matrix products gain nothing
-  double flops_per_link_byte = 10;    ///< what the device computes while the link moves a byte
   int64_t device_limit = 0;           ///< bytes; 0: what the host has left (CPU device)
   int64_t host_available = 0;         ///< bytes of host memory that may be taken
+  int64_t disk_available = 0;         ///< bytes that states may take on the disk; 0: none
   bool device_shares_host = true;     ///< the CPU device's memory is host memory too
   std::vector<std::pair<std::string, int64_t>> beside;  ///< what the host holds that is no part of the step
+  MachineProfile machine = built_in_profile("cpu", "CPU", 1);
+  const StoreOptions* store = nullptr;  ///< that of a store which is there: its homes stand, its memory is taken
 };
 
 struct MemoryLine {
@@ -35,15 +38,24 @@ struct MemoryLine {
 
 struct MemoryPlan {
   StepPlan step;
-  std::vector<MemoryLine> lines;  ///< device groups, then host groups
-  int64_t device_bytes = 0, device_limit = 0, host_bytes = 0, host_available = 0;
+  StepEstimate estimate;          ///< training only
+  std::vector<MemoryLine> lines;  ///< by place
+  int64_t used[kPlaceCount] = {0}, available[kPlaceCount] = {0};
+  int64_t& bytes(Place p) { return used[static_cast<int>(p)]; }
+  int64_t bytes(Place p) const { return used[static_cast<int>(p)]; }
+  int64_t limit(Place p) const { return available[static_cast<int>(p)]; }
+  /// Of the states' file: moved in one step.
+  double disk_read_bytes = 0, disk_written_bytes = 0;
 };
 
-/// The micro-batch that makes the quickest step (larger ones compute faster, but leave room for fewer of them
-/// in a wave, and every wave streams all weights again), the largest wave and residency that fit. Throws
-/// Error with needed and present figures.
+/// Searches micro-batch, waves, homes, levels of saving and resting inputs with the simulator. Throws Error with
+/// needed and present figures and the nearest change that fits.
 MemoryPlan plan_step(const Model& model, const PlanRequest& request);
+/// The same for a plan that is given: its table and estimate.
+MemoryPlan describe_plan(const Model& model, const PlanRequest& request, const StepPlan& step);
 /// The memory table as text, one line a group.
 std::string memory_table(const MemoryPlan& plan);
+/// "blocks: 19 of 40 with their states on the device, 21 in host memory; ..." in one or two lines.
+std::string plan_text(const Model& model, const MemoryPlan& plan);
 
 }  // namespace megatrain

@@ -136,6 +136,12 @@ std::string CudaDevice::unavailable() {
   return count == 0 ? "no CUDA device" : "";
 }
 
+std::string CudaDevice::device_name() {
+  cudaDeviceProp p{};
+  MT_CUDA(cudaGetDeviceProperties(&p, 0));
+  return p.name;
+}
+
 int64_t CudaDevice::usable_memory() {
   size_t free = 0, total = 0;
   if (!unavailable().empty() || cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
