@@ -286,14 +286,15 @@ void step_row(const ModelSpec& spec, int64_t tokens, double clip, const Ceilings
   PlanRequest r;
   r.batch = tokens / seq_len, r.seq_len = seq_len, r.compute = DType::bf16, r.workspace = choice.workspace,
   r.micro_batch_tokens = choice.micro_batch_tokens;
+  r.machine = built_in_profile("cuda", choice.name, available_cores());
   r.device_limit = choice.usable_memory, r.device_shares_host = false,
   r.host_available = available_host_memory() / 20 * 19;
   r.update_in_backward = clip == 0,
   r.residency = std::getenv("MT_RESIDENCY") ? std::getenv("MT_RESIDENCY") : "stream";
   const MemoryPlan plan = plan_step(*model, r);
-  const auto device = make_device(choice, plan.device_limit, 0);
+  const auto device = make_device(choice, plan.limit(Place::device), 0);
   double start = now();
-  StateStore store(*device, *model, true);
+  StateStore store(*device, *model, plan.step.store_options());
   ThreadPool pool(available_cores());
   const double pinned = now() - start;
   store.initialize(1, pool);
@@ -341,7 +342,7 @@ void step_row(const ModelSpec& spec, int64_t tokens, double clip, const Ceilings
       "{:.2f} s, reached {:.0f}%; device memory {}\n",
       100 * line.busy(s, Lane::h2d) / line.seconds, 100 * line.busy(s, Lane::compute) / line.seconds,
       100 * line.busy(s, Lane::d2h) / line.seconds, 100 * line.busy(s, Lane::host) / line.seconds, bound,
-      100 * bound / seconds, format_bytes(static_cast<double>(plan.device_bytes)));
+      100 * bound / seconds, format_bytes(static_cast<double>(plan.bytes(Place::device))));
 }
 
 }  // namespace

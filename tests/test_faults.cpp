@@ -42,7 +42,7 @@ TEST_F(Faults, TooLittleDiskIsRefusedInNumbers) {
 TEST_F(Faults, AddressSpaceIsCountedAsMemory) {
   if (!preloads()) GTEST_SKIP() << "sanitizers reserve more";
   const CommandResult r = run_command(bash("ulimit -v 3000000; " + megatrain_command("train ") + config +
-                                           " --hidden-size 1024 --num-layers 24 --memory-limit 1GiB"));
+                                           " --hidden-size 1024 --num-layers 24 --memory-limit 1GiB --disk 0"));
   refused(r, "host memory");
 }
 

@@ -147,7 +147,7 @@ void apply(PlanRequest& r, ModelSpec& spec, const std::string& message) {
 
 TEST(Planner, EveryRefusalNamesAChangeThatWorks) {
   std::vector<std::pair<PlanRequest, ModelSpec>> refused;
-  refused.emplace_back(h200(32, 24, 100), qwen7b());            // gradients do not fit
+  refused.emplace_back(h200(32, 24, 80), qwen7b());             // gradients do not fit
   refused.emplace_back(h200(32, 3, 130), qwen7b());             // the device is too small for a block
   refused.emplace_back(h200(4, 24, 40), gpt(8192, 80, 64));     // far too large
   refused.emplace_back(h200(4, 24, 40, 100), gpt(8192, 80, 64));

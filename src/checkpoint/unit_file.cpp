@@ -152,32 +152,33 @@ Manifest::File write_unit(const std::string& directory, int unit, const UnitLayo
   const std::string header = header_of(layout);
   file.write(header.data(), static_cast<int64_t>(header.size()));
   Hash64 hash;
-  const Buffer piece(kWriterBytes);
-  for (const Part& p : parts_of(layout.numel))
-    for (int64_t at = 0; at < p.bytes; at += kWriterBytes) {
-      const int64_t n = std::min(kWriterBytes, p.bytes - at);
-      const char* from = store.host_address(unit, p.plane);
-      if (from)
-        from += at;
-      else
-        store.read(unit, p.plane, at, piece.data(), n), from = piece.data();
+  const Buffer piece(kPassingBytes);
+  for (const Part& p : parts_of(layout.numel)) {
+    const char* home = store.host_address(unit, p.plane);
+    const int64_t step = home ? kWriterBytes : kPassingBytes;
+    for (int64_t at = 0; at < p.bytes; at += step) {
+      const int64_t n = std::min(step, p.bytes - at);
+      if (!home) store.read(unit, p.plane, at, piece.data(), n);
+      const char* from = home ? home + at : piece.data();
       hash.add(from, static_cast<size_t>(n));
       file.write(from, n);
     }
+  }
   return {name, layout.name, layout.numel, file.finish(), hash.hex()};
 }
 
 void read_unit(const std::string& directory, int unit, const Manifest::File& f, StateStore& store) {
   const SafetensorsFile file(directory + "/" + f.name);
   Hash64 hash;
-  const Buffer piece(kWriterBytes);
+  const Buffer piece(kPassingBytes);
   for (const Part& p : parts_of(f.numel)) {
     const SafetensorsEntry* e = file.find(p.name);
     if (!e || e->dtype != p.dtype || e->bytes != p.bytes)
       fail(fmt::format("{}: tensor {} is not what the manifest says; it is damaged", file.path(), p.name));
-    for (int64_t at = 0; at < p.bytes; at += kWriterBytes) {
-      const int64_t n = std::min(kWriterBytes, p.bytes - at);
-      char* home = store.host_address(unit, p.plane);
+    char* home = store.host_address(unit, p.plane);
+    const int64_t step = home ? kWriterBytes : kPassingBytes;
+    for (int64_t at = 0; at < p.bytes; at += step) {
+      const int64_t n = std::min(step, p.bytes - at);
       char* to = home ? home + at : piece.data();
       file.read_bytes(*e, at, n, to);
       hash.add(to, static_cast<size_t>(n));

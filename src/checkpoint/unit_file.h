@@ -11,7 +11,9 @@ namespace megatrain {
 Manifest::File write_unit(const std::string& directory, int unit, const UnitLayout& layout, const StateStore& store);
 /// Reads one back and checks its hash. Throws Error naming the file; the store may be half filled then.
 void read_unit(const std::string& directory, int unit, const Manifest::File& file, StateStore& store);
-inline constexpr int64_t kWriterBytes = int64_t{16} << 20;  ///< of a piece; write_unit takes two, read_unit one
+/// Memory that write_unit takes: a piece of the file, and what passes by from a home outside host memory (a piece of
+/// the state file, so that its checksum is compared).
+inline constexpr int64_t kWriterBytes = int64_t{16} << 20, kPassingBytes = StateFile::kPiece;
 
 std::string unit_file_name(int unit);
 /// Size of such a file, to the byte.

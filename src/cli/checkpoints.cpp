@@ -111,12 +111,12 @@ void TrainingCheckpoints::load(const Session& session) {
     }
 }
 
-void TrainingCheckpoints::check_room(const Model& model) {
+void TrainingCheckpoints::check_room(const Model& model, int64_t states) {
   const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   std::vector<std::string> complaints;
   const auto there = list_checkpoints(directory_, complaints);
   const bool anew = !from_ && config_.overwrite;  // those that are there will go
-  int64_t free = free_bytes(config_.out_dir);
+  int64_t free = free_bytes(config_.out_dir) - states;
   if (anew)
     for (const CheckpointEntry& e : there) free += e.manifest.bytes();
   const int64_t export_bytes = model.parameter_count() * 4, one = checkpoint_bytes(model);

@@ -21,7 +21,8 @@ class TrainingCheckpoints {
   /// Fills the store from it. When a file is damaged, the checkpoint before it is taken instead, and said so.
   void load(const Session& session);
   /// What the run will need of the disk; refuses, or gives up checkpoints by time, when it is not there.
-  void check_room(const Model& model);
+  /// `states`: bytes that will live on the same disk.
+  void check_room(const Model& model, int64_t states);
   const std::string& disk() const { return disk_; }  ///< the same as a line
   /// Opens the writer.
   void open(const Session& session);

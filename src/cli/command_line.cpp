@@ -31,31 +31,67 @@ struct TrainArguments {
   std::deque<std::pair<std::string, std::string>> overrides;  // name, value; stable addresses for CLI11
 };
 
-// Every field of TrainConfig is a flag; values stay text until set_field has seen the config file.
-void add_train(CLI::App& app, TrainArguments& args, int& result, const std::string& command_line) {
-  CLI::App* sub = app.add_subcommand("train", "Train a model: megatrain train CONFIG [--option value ...]");
-  sub->add_option("config", args.config_path, "YAML file; every option below is also a key in it")
-      ->required();
+// Every field of TrainConfig is a flag; values stay text until set_field has seen the config file. A boolean is
+// --name, or --no-name.
+void add_fields(CLI::App* sub, TrainArguments& args) {
   TrainConfig defaults;
   for_each_field(defaults, [&](const FieldInfo& info, auto& member) {
     args.overrides.emplace_back(info.name, "");
     std::string help = info.help;
     if (*info.choices) help += fmt::format("{}[{}]", help.empty() ? "" : " ", info.choices);
-    auto* option = sub->add_option(flag_names(info.name), args.overrides.back().second, help)
-                       ->group(info.section)
-                       ->default_str(fmt::format("{}", member));
-    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, bool>)
-      option->expected(0, 1)->default_str("true");
-  });
-  sub->callback([&args, &result, sub, command_line] {
-    TrainConfig config = load_config(args.config_path);
-    for (auto& [name, value] : args.overrides) {
-      const auto* option = sub->get_option("--" + name);
-      if (option->count() == 0) continue;
-      set_field(config, name, option->results().empty() ? "true" : value, "--" + name);
+    std::string& value = args.overrides.back().second;
+    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, bool>) {
+      if (member) help += help.empty() ? "(on)" : " (on; --no-" + dashed(info.name) + ": off)";
+      sub->add_flag(flag_names(info.name) + ",!--no-" + dashed(info.name), value, help)->group(info.section);
+    } else {
+      const std::string usual = fmt::format("{}", member);
+      auto* option = sub->add_option(flag_names(info.name), value, help)->group(info.section);
+      if (!usual.empty()) option->default_str(usual);
     }
-    result = run_train(config, command_line);
   });
+}
+
+TrainConfig config_of(const CLI::App* sub, const TrainArguments& args) {
+  TrainConfig config = args.config_path.empty() ? TrainConfig{} : load_config(args.config_path);
+  for (const auto& [name, value] : args.overrides)
+    if (sub->get_option("--" + name)->count() > 0) set_field(config, name, value, "--" + name);
+  return config;
+}
+
+void add_train(CLI::App& app, TrainArguments& args, int& result, const std::string& command_line) {
+  CLI::App* sub = app.add_subcommand("train", "Train a model: megatrain train CONFIG [--option value ...]");
+  sub->add_option("config", args.config_path, "YAML file; every option below is also a key in it")
+      ->required();
+  add_fields(sub, args);
+  sub->callback([&args, &result, sub, command_line] { result = run_train(config_of(sub, args), command_line); });
+}
+
+void add_plan(CLI::App& app, TrainArguments& args, PlanOptions& o, int& result) {
+  CLI::App* sub = app.add_subcommand(
+      "plan", "What train would do: memory of each place, time, speed; here or on another machine");
+  sub->add_option("config", args.config_path, "YAML file; may be left out with --init-from DIR");
+  sub->add_flag("--json", o.json, "print it as JSON");
+  sub->add_option("--timeline", o.timeline, "file for a picture of a step (.html)");
+  add_fields(sub, args);
+  sub->callback([&, sub] {
+    if (args.config_path.empty() && sub->get_option("--init_from")->count() == 0)
+      fail("plan: give a config file, or a model directory with --init-from");
+    result = run_plan(config_of(sub, args), o);
+  });
+}
+
+void add_doctor(CLI::App& app, DoctorOptions& o, int& result) {
+  CLI::App* sub = app.add_subcommand("doctor", "Measure this machine, say what is wrong, write its profile");
+  sub->add_option("-o,--out", o.out, "file of the profile; default: where train and plan look for it");
+  sub->add_option("--device", o.device, "auto, cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--disk-directory,--disk_directory,--state-dir", o.disk_directory,
+                  "directory whose disk is measured, where states would live; none: no disk")
+      ->capture_default_str();
+  sub->add_option("--threads", o.threads, "threads; 0: all cores")->check(CLI::NonNegativeNumber);
+  sub->add_flag("--dry", o.dry, "look at limits only, measure nothing");
+  sub->callback([&] { result = run_doctor(o); });
 }
 
 void add_machine(CLI::App* sub, MachineOptions& m) {
@@ -209,7 +245,9 @@ int run_command_line(int argc, char** argv) {
   std::string command_line;
   for (int i = 0; i < argc; ++i) command_line += (i ? " " : "") + std::string(argv[i]);
   int result = 0;
-  TrainArguments train;
+  TrainArguments train, plan;
+  PlanOptions plan_options;
+  DoctorOptions doctor;
   std::string model_directory;
   GenerateOptions generate;
   EvalOptions eval;
@@ -217,6 +255,8 @@ int run_command_line(int argc, char** argv) {
   DataCheckOptions data;
   MachineOptions machine;
   add_train(app, train, result, command_line);
+  add_plan(app, plan, plan_options, result);
+  add_doctor(app, doctor, result);
   add_generate(app, model_directory, generate, machine, result);
   add_eval(app, eval, machine, result);
   add_info(app, model_directory, machine, result);

@@ -23,6 +23,21 @@ int run_eval(const EvalOptions& options, const MachineOptions& machine);
 /// What a model directory holds and what training it needs.
 int run_info(const std::string& directory, const MachineOptions& machine);
 
+struct PlanOptions {
+  bool json = false;
+  std::string timeline;  ///< file for a picture of the step; empty: none
+};
+/// What `train` would do with the config, here or on the machine that config.machine describes, without doing it.
+int run_plan(const TrainConfig& config, const PlanOptions& options);
+
+struct DoctorOptions {
+  std::string device = "auto", out, disk_directory = ".";
+  int64_t threads = 0;
+  bool dry = false;  ///< limits only, nothing is measured
+};
+/// Measures this machine, says what is wrong with it, and writes its profile.
+int run_doctor(const DoctorOptions& options);
+
 struct PrepareOptions {
   std::vector<std::string> inputs;            ///< files and directories
   std::string dataset, dataset_dir = "data";  ///< instead: a set of dataset_dir/dataset_info.json

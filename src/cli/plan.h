@@ -6,6 +6,7 @@
 
 namespace megatrain {
 
+MachineOptions machine_of(const TrainConfig& config);
 /// What a config asks of the planner, without the machine.
 PlanRequest training_request(const TrainConfig& config, const ModelSpec& spec);
 /// The prediction in two or three lines: step time by lane, tokens a second, share of the matrix rate, verdict,

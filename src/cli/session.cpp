@@ -30,14 +30,14 @@ void on_interrupt(int signal) {
   if (signal != SIGHUP) std::signal(signal, SIG_DFL);  // a closed terminal may say so twice
 }
 
+}  // namespace
+
 // Measured: 44 MiB and 6 MiB a thread (OpenBLAS's buffers, stacks) on the CPU, 0.8 GiB with CUDA's libraries
 // on 16 cores; a thread that converts weights takes up to 10 MiB more.
 int64_t program_bytes(DeviceKind kind, int threads) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   return (kind == DeviceKind::cpu ? 64 : 1024) * kMiB + threads * 16 * kMiB;
 }
-
-}  // namespace
 
 ProgressFn show_progress(const std::string& what) {
   return [what, last = std::chrono::steady_clock::now()](double fraction) mutable {
@@ -85,8 +85,8 @@ MachineProfile profile_for(const MachineOptions& machine, const DeviceChoice& ch
 }
 
 int64_t disk_for_states(const MachineOptions& machine, int64_t reserved) {
-  const int64_t limit = parse_bytes(machine.disk, "disk");
   if (machine.disk == "0") return 0;
+  const int64_t limit = parse_bytes(machine.disk, "disk");
   if (machine.state_dir.empty()) return limit;
   std::filesystem::path p = std::filesystem::absolute(machine.state_dir);
   while (!std::filesystem::exists(p) && p.has_parent_path() && p != p.parent_path()) p = p.parent_path();
@@ -107,6 +107,7 @@ void fill_request(PlanRequest& r, const DeviceChoice& choice, const MachineOptio
   const int64_t cap = parse_bytes(machine.host_memory, "host_memory"),
                 free = available_host_memory() / 10 * 9;  // the rest is the system's
   r.host_available = cap > 0 ? std::min(cap, free) : free;
+  if (r.training) r.disk_available = disk_for_states(machine, r.disk_reserved);
   r.beside.emplace_back("program, libraries, threads", program_bytes(choice.kind, threads));
 }
 

@@ -31,10 +31,10 @@ double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
 
-MachineOptions machine_of(const TrainConfig& c) {
-  return {c.device,      c.compute,   c.memory_limit, c.residency, c.threads,
-          c.micro_batch, c.serialize, c.poison,       c.host_memory, c.disk,
-          c.state_dir.empty() ? c.out_dir + "/states" : c.state_dir, c.machine};
+std::string metric_name(Lane lane) {
+  std::string name = fmt::format("busy_{}", name_of(lane));
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
 }
 
 // As safetensors calls it; empty: as it was.
@@ -81,7 +81,7 @@ class Trainer {
     if (checkpoints_->from()) check_same_model(*checkpoints_->from(), *session_.model);
     ensure_writable_directory(c_.out_dir);
     lock_.emplace(c_.out_dir);
-    checkpoints_->check_room(*session_.model);
+    checkpoints_->check_room(*session_.model, c_.state_dir.empty() ? session_.plan.bytes(Place::disk) : 0);
     if (!c_.trace.empty())
       write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end
   }
@@ -145,6 +145,7 @@ class Trainer {
     const int64_t keep = checkpoints_->from() ? step_ : -1;
     metrics_.emplace(c_.out_dir + "/metrics.jsonl", keep);
     tensorboard_.emplace(c_.out_dir, keep);
+    costs_.emplace(*session_.model, session_.profile);
     prefetcher_ = std::make_unique<Prefetcher>(*loader_);
     started_ = last_line_ = Clock::now();
   }
@@ -198,7 +199,7 @@ class Trainer {
     const int64_t done = step_ + 1;
     log(r, settings.optimizer.learning_rate);
     if (!c_.trace.empty() && done > c_.num_steps - c_.trace_steps)
-      trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done));
+      trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done), session_.plan.step, *costs_);
     check_finite(r);
     if (validation_due(done)) validate_now(done);
     if (c_.save_interval > 0 && done % c_.save_interval == 0 && done < c_.num_steps) save();
@@ -238,8 +239,8 @@ class Trainer {
     for (int lane = 0; lane < kLanes; ++lane) {
       const char* name = name_of(static_cast<Lane>(lane));
       const double share = 100 * since_line_.busy[lane] / since_line_.seconds;
-      busy += fmt::format(" {} {:.0f}%", name, share);
-      scalars.emplace_back(fmt::format("busy_{}", name), share);
+      if (lane < static_cast<int>(Lane::disk_read) || share > 0) busy += fmt::format(" {} {:.0f}%", name, share);
+      scalars.emplace_back(metric_name(static_cast<Lane>(lane)), share);
     }
     const double eta = seconds_since(started_) / static_cast<double>(step_ + 1 - first_step_) *
                        static_cast<double>(c_.num_steps - step_ - 1);
@@ -321,7 +322,10 @@ class Trainer {
     last_checkpoint();
     save();
     metrics_->sync();
-    if (!c_.trace.empty()) trace_.write(c_.trace);
+    if (!c_.trace.empty()) {
+      trace_.write(c_.trace);
+      say("trace: {}\n{}", c_.trace, trace_.compare_text());
+    }
     if (interrupted()) {
       const bool kept = checkpoints_->enabled() && !failed_;
       say("\nstopped after step {}; the model is in {}/model{}", step_, c_.out_dir,
@@ -359,6 +363,7 @@ class Trainer {
   std::optional<MetricsFile> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   TraceFile trace_;
+  std::optional<CostModel> costs_;  // of the trace
   std::unique_ptr<TrainingCheckpoints> checkpoints_;
   int64_t step_ = 0, first_step_ = 0, skipped_ = 0;
   bool failed_ = false;  // the last checkpoint could not be written

@@ -8,7 +8,6 @@
 #endif
 
 namespace megatrain {
-namespace {
 
 std::string cuda_missing() {
 #ifdef MT_WITH_CUDA
@@ -18,7 +17,13 @@ std::string cuda_missing() {
 #endif
 }
 
-}  // namespace
+std::vector<std::string> device_versions() {
+#ifdef MT_WITH_CUDA
+  return CudaDevice::versions();
+#else
+  return {};
+#endif
+}
 
 DeviceChoice choose_device(const std::string& device, const std::string& compute) {
   DeviceChoice c;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/ops.h"
 
@@ -21,6 +22,10 @@ struct DeviceChoice {
 /// device: auto | cpu | cuda; compute: auto | bf16 | fp32. Throws Error when the machine or the build lacks
 /// it.
 DeviceChoice choose_device(const std::string& device, const std::string& compute);
+/// Why there is no CUDA device, or empty.
+std::string cuda_missing();
+/// Driver and libraries of the CUDA build, a line each.
+std::vector<std::string> device_versions();
 /// `memory_limit` in bytes; `threads` for the CPU device's compute stream.
 std::unique_ptr<Device> make_device(const DeviceChoice& choice, int64_t memory_limit, int threads);
 

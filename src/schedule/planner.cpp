@@ -403,14 +403,14 @@ std::string nearest_change(const Model& model, const PlanRequest& r) {
     fail(fmt::format("not enough device memory: {} needed even with micro-batches of {} x {} tokens, {} allowed; {}",
                      gib(f.at(Place::device)), std::max<int64_t>(r.micro_batch, 1), r.seq_len, gib(r.device_limit),
                      change));
-  const StoreOptions o = base_plan(r).store_options();
-  const int64_t states = StateStore::bytes_needed(model, o, Place::host);
+  int64_t n = 0;
+  for (const UnitLayout& u : model.units()) n += u.numel;
   fail(fmt::format(
-      "not enough memory: {} parameters need {} (weights and Adam's moments {}, gradients {}, the rest a step's); "
-      "there are {} of host memory{}{}; {}",
+      "not enough host memory: {} parameters need {} (master weights {}, Adam moments {}, gradients {}, the rest a "
+      "step's); {} is available{}{}; {}",
       format_count(static_cast<double>(model.parameter_count())),
-      gib(f.at(Place::host) + (r.device_shares_host ? f.at(Place::device) : 0)), gib(states),
-      gib(r.training && !r.update_in_backward ? model.parameter_count() * 4 : 0), gib(r.host_available),
+      gib(f.at(Place::host) + (r.device_shares_host ? f.at(Place::device) : 0)), gib(n * 4),
+      gib(r.training ? n * 8 : 0), gib(r.training && !r.update_in_backward ? n * 4 : 0), gib(r.host_available),
       r.device_shares_host ? "" : fmt::format(", {} on the device", gib(r.device_limit)),
       r.disk_available > 0 ? fmt::format(", {} of disk", gib(r.disk_available)) : "", change));
 }

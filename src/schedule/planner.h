@@ -24,6 +24,7 @@ struct PlanRequest {
   int64_t device_limit = 0;           ///< bytes; 0: what the host has left (CPU device)
   int64_t host_available = 0;         ///< bytes of host memory that may be taken
   int64_t disk_available = 0;         ///< bytes that states may take on the disk; 0: none
+  int64_t disk_reserved = 0;          ///< of what is free there, for the model and checkpoints
   bool device_shares_host = true;     ///< the CPU device's memory is host memory too
   std::vector<std::pair<std::string, int64_t>> beside;  ///< what the host holds that is no part of the step
   MachineProfile machine = built_in_profile("cpu", "CPU", 1);

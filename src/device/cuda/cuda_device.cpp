@@ -1,6 +1,7 @@
 #include "device/cuda/cuda_device.h"
 
 #include <cuda.h>
+#include <cudnn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -134,6 +135,17 @@ std::string CudaDevice::unavailable() {
   cudaGetLastError();
   if (error != cudaSuccess) return cudaGetErrorString(error);
   return count == 0 ? "no CUDA device" : "";
+}
+
+std::vector<std::string> CudaDevice::versions() {
+  int driver = 0, runtime = 0;
+  if (!unavailable().empty()) return {};
+  MT_CUDA(cudaDriverGetVersion(&driver));
+  MT_CUDA(cudaRuntimeGetVersion(&runtime));
+  const auto text = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
+  const auto cudnn = static_cast<int>(cudnnGetVersion());
+  return {fmt::format("driver for CUDA {}, runtime {}, cuDNN {}.{}.{}", text(driver), text(runtime), cudnn / 10000,
+                      cudnn / 100 % 100, cudnn % 100)};
 }
 
 std::string CudaDevice::device_name() {

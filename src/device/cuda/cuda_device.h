@@ -83,6 +83,8 @@ class CudaDevice : public Device {
 
   /// Bytes of device memory that a plan may use: free memory less a reserve, 0 without a CUDA device.
   static int64_t usable_memory();
+  /// Driver, runtime and cuDNN.
+  static std::vector<std::string> versions();
   /// As the driver calls it.
   static std::string device_name();
   /// Why no CUDA device can be used, or empty.

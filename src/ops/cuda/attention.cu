@@ -228,7 +228,7 @@ void make_ragged_offsets(cudaStream_t stream, const RaggedOffsets& a) {
 }
 
 void CudaOps::attention(Stream& s, const AttentionArgs& a) {
-  if (CudnnAttention::supports(a.qkv.dtype, a.shape, a.dropout.probability)) {
+  if (cudnn_supports(a.qkv.dtype, a.shape, a.dropout.probability)) {
     if (!attention_) attention_ = std::make_unique<CudnnAttention>();
     return attention_->forward(cuda_stream(s), a, attention_workspace(), attention_bytes());
   }
@@ -243,7 +243,7 @@ void CudaOps::attention(Stream& s, const AttentionArgs& a) {
 }
 
 void CudaOps::attention_backward(Stream& s, const AttentionBackwardArgs& a) {
-  if (CudnnAttention::supports(a.qkv.dtype, a.shape, a.dropout.probability)) {
+  if (cudnn_supports(a.qkv.dtype, a.shape, a.dropout.probability)) {
     if (!attention_) attention_ = std::make_unique<CudnnAttention>();
     return attention_->backward(cuda_stream(s), a, attention_workspace(), attention_bytes());
   }

@@ -8,12 +8,6 @@ namespace megatrain {
 CudaOps::CudaOps() : gemm_(std::make_unique<CudaGemm>()) {}
 CudaOps::~CudaOps() = default;
 
-int64_t cuda_workspace_bytes(const OpShapes& s) {
-  const bool cudnn = CudnnAttention::supports(s.compute, s.attention, s.dropout);
-  return CudaGemm::kWorkspaceBytes + kCudaScratchBytes +
-         (cudnn ? CudnnAttention::workspace_bytes(s.attention, s.packed) : 0);
-}
-
 void CudaOps::set_workspace(void* data, int64_t bytes) {
   workspace_ = static_cast<char*>(data), workspace_bytes_ = bytes;
 }

@@ -4,14 +4,10 @@
 
 #include <memory>
 
+#include "ops/cuda_workspace.h"
 #include "ops/ops.h"
 
 namespace megatrain {
-
-/// Reductions and sorting.
-constexpr int64_t kCudaScratchBytes = int64_t{96} << 20;
-/// Workspace that CudaOps needs for a micro-batch of these shapes (StepPlan::workspace).
-int64_t cuda_workspace_bytes(const OpShapes& shapes);
 
 class CudaGemm;
 class CudnnAttention;

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "device/cuda/cuda_check.h"
+#include "ops/cuda_workspace.h"
 
 namespace fe = cudnn_frontend;
 
@@ -35,11 +36,6 @@ enum Uid : int64_t {
   kStatsOffset
 };
 
-constexpr int64_t kWorkspaceGoal = int64_t{1} << 30;
-constexpr int64_t kSlack = int64_t{32} << 20;  // dQ accumulators and the like
-
-constexpr int64_t kPadGoal = int64_t{256} << 20;  // copies of padded sequences
-
 // One graph computes `batch` sequences by `heads` query heads inside tensors of `all` heads.
 struct Shape {
   int64_t batch, heads, seq_len;
@@ -51,22 +47,6 @@ struct Shape {
                       backward, packed);
   }
   bool operator<(const Shape& o) const { return key() < o.key(); }
-};
-
-int64_t padded_length(int64_t t) {
-  return (t + 127) / 128 * 128;
-}
-
-// Sequences that are padded at a time, and the bytes of one of them.
-struct Padding {
-  int64_t sequences, sequence_bytes;
-  Padding(const AttentionShape& s, bool backward) {
-    const int64_t rows = padded_length(s.seq_len), copies = backward ? 2 : 1;
-    sequence_bytes =
-        copies * rows * (s.qkv_width() + s.q_width()) * 2 + rows * s.num_heads * 4 * copies + 1024;
-    sequences = std::clamp<int64_t>(kPadGoal / sequence_bytes, 1, s.batch);
-  }
-  int64_t bytes() const { return sequences * sequence_bytes; }
 };
 
 void check(fe::error_t e, const char* what) {
@@ -178,18 +158,6 @@ char* advance(const Tensor& t, int64_t elements) {
   return static_cast<char*>(t.data) + elements * size_of(t.dtype);
 }
 
-// Pieces of the backward: whole sequences, or groups of heads of one, so that dP fits the workspace.
-struct Pieces {
-  int64_t batch, heads;
-  explicit Pieces(const AttentionShape& s) {
-    const int64_t rows = padded_length(s.seq_len), head = rows * rows * 2, sequence = head * s.num_heads;
-    const bool whole = sequence <= kWorkspaceGoal;
-    batch = whole ? std::min(s.batch, kWorkspaceGoal / sequence) : 1;
-    heads = whole ? s.num_heads
-                  : std::clamp(kWorkspaceGoal / (head * s.group()), int64_t{1}, s.num_kv_heads) * s.group();
-  }
-};
-
 // Copies rows of [count, T, width] into or out of [count, padded T, width]; the pad becomes zeros.
 void copy_rows(cudaStream_t stream, const Tensor& from, const Tensor& to, int64_t count, int64_t t,
                int64_t width, bool pad) {
@@ -248,14 +216,9 @@ CudnnAttention::~CudnnAttention() {
   cudnnDestroy(impl_->handle);
 }
 
-bool CudnnAttention::supports(DType type, const AttentionShape& s, double dropout) {
-  return type == DType::bf16 && dropout == 0 && s.head_dim % 8 == 0 && s.head_dim <= 128;
-}
-
 namespace {
 
 constexpr int64_t kMostDocuments = 4096;  // of one call
-constexpr int64_t kRaggedBytes = int64_t{256} << 10;
 
 // Packed documents of one group: how many at a time, by how many heads.
 struct PackedPieces {
@@ -264,36 +227,15 @@ struct PackedPieces {
     longest = 128;
     while (longest < longest_document) longest *= 2;
     longest = std::min(longest, padded_length(s.seq_len));
-    const int64_t one = head_bytes(s, longest) * s.group();
+    const int64_t one = attention_head_bytes(s, longest) * s.group();
     heads = std::clamp(room / one, int64_t{1}, s.num_kv_heads) * s.group();
     const int64_t most = heads < s.num_heads ? 1 : room / (one * s.num_kv_heads);
     documents = 1;
     while (documents * 2 <= std::min(most, kMostDocuments)) documents *= 2;
   }
-  // dP, then fp32 dQ and (with grouped heads) dK and dV of every query head.
-  static int64_t head_bytes(const AttentionShape& s, int64_t rows) {
-    return rows * rows * 2 + rows * s.head_dim * (s.group() > 1 ? 12 : 4);
-  }
 };
 
-int64_t packed_workspace(const AttentionShape& s) {
-  const int64_t rows = padded_length(s.seq_len), one = PackedPieces::head_bytes(s, rows) * s.group();
-  // Enough for all rows at once when lengths, and their number, round up to powers of two.
-  const int64_t all = 4 * s.batch * s.num_heads * PackedPieces::head_bytes(s, rows);
-  return std::max(one, std::min(kWorkspaceGoal, all)) + kSlack + kRaggedBytes;
-}
-
 }  // namespace
-
-int64_t CudnnAttention::workspace_bytes(const AttentionShape& s, bool packed) {
-  if (packed) return packed_workspace(s);
-  const int64_t rows = padded_length(s.seq_len);
-  const Pieces p(s);
-  const bool pads = rows != s.seq_len;
-  // dP of a piece, then fp32 dQ and (with grouped heads) dK and dV of every query head.
-  return p.batch * p.heads * (rows * rows * 2 + rows * s.head_dim * (s.group() > 1 ? 12 : 4)) + kSlack +
-         (pads ? Padding(s, true).bytes() : 0);
-}
 
 void CudnnAttention::forward(cudaStream_t stream, const AttentionArgs& a, void* workspace, int64_t bytes) {
   const AttentionShape& n = a.shape;
@@ -315,7 +257,7 @@ void CudnnAttention::backward(cudaStream_t stream, const AttentionBackwardArgs& 
   if (a.documents.groups) return backward_packed(stream, a, static_cast<char*>(workspace), bytes);
   if (n.seq_len != padded_length(n.seq_len))
     return backward_padded(stream, a, static_cast<char*>(workspace), bytes);
-  const Pieces p(n);
+  const AttentionPieces p(n);
   for (int64_t b = 0; b < n.batch; b += p.batch)
     for (int64_t h = 0; h < n.num_heads; h += p.heads) {
       const Shape s{std::min(p.batch, n.batch - b), std::min(p.heads, n.num_heads - h), n.seq_len, n, true};
@@ -349,7 +291,7 @@ struct PadArea {
 void CudnnAttention::forward_padded(cudaStream_t stream, const AttentionArgs& a, char* workspace,
                                     int64_t bytes) {
   const AttentionShape& n = a.shape;
-  const Padding pad(n, false);
+  const AttentionPadding pad(n, false);
   for (int64_t b = 0; b < n.batch; b += pad.sequences) {
     AttentionShape s = n;
     s.batch = std::min(pad.sequences, n.batch - b), s.seq_len = padded_length(n.seq_len);
@@ -373,7 +315,7 @@ void CudnnAttention::forward_padded(cudaStream_t stream, const AttentionArgs& a,
 void CudnnAttention::backward_padded(cudaStream_t stream, const AttentionBackwardArgs& a, char* workspace,
                                      int64_t bytes) {
   const AttentionShape& n = a.shape;
-  const Padding pad(n, true);
+  const AttentionPadding pad(n, true);
   for (int64_t b = 0; b < n.batch; b += pad.sequences) {
     AttentionShape s = n;
     s.batch = std::min(pad.sequences, n.batch - b), s.seq_len = padded_length(n.seq_len);
@@ -453,7 +395,7 @@ struct PackedCall {
 void CudnnAttention::forward_packed(cudaStream_t stream, const AttentionArgs& a, char* workspace,
                                     int64_t bytes) {
   const AttentionShape& n = a.shape;
-  PackedCall{n, a.documents, workspace, bytes - kRaggedBytes - kSlack}.each(
+  PackedCall{n, a.documents, workspace, bytes - kRaggedBytes - kAttentionSlack}.each(
       stream, false, [&](const Shape& s, int64_t, std::unordered_map<int64_t, void*> t) {
         t.insert({{kQ, a.qkv.data},
                   {kK, advance(a.qkv, n.q_width())},
@@ -467,7 +409,7 @@ void CudnnAttention::forward_packed(cudaStream_t stream, const AttentionArgs& a,
 void CudnnAttention::backward_packed(cudaStream_t stream, const AttentionBackwardArgs& a, char* workspace,
                                      int64_t bytes) {
   const AttentionShape& n = a.shape;
-  PackedCall{n, a.documents, workspace, bytes - kRaggedBytes - kSlack}.each(
+  PackedCall{n, a.documents, workspace, bytes - kRaggedBytes - kAttentionSlack}.each(
       stream, true, [&](const Shape& s, int64_t h, std::unordered_map<int64_t, void*> t) {
         const int64_t q = h * n.head_dim, k = n.q_width() + h / n.group() * n.head_dim, v = k + n.kv_width();
         t.insert({{kQ, advance(a.qkv, q)},

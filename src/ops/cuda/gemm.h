@@ -7,13 +7,14 @@
 #include <map>
 #include <tuple>
 
+#include "ops/cuda_workspace.h"
 #include "ops/ops.h"
 
 namespace megatrain {
 
 class CudaGemm {
  public:
-  static constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+  static constexpr int64_t kWorkspaceBytes = kGemmWorkspaceBytes;
   CudaGemm();
   ~CudaGemm();
   CudaGemm(const CudaGemm&) = delete;
