@@ -13,7 +13,7 @@ for device in cuda cuda-bf16; do
 done
 for device in cuda cuda-bf16; do
   echo "--- equalities on $device"
-  for t in test_equalities test_packing test_checkpoint; do
+  for t in test_equalities test_homes test_packing test_checkpoint; do
     MT_TEST_DEVICE=$device "$dir/$t" --gtest_brief=1 2>&1 | cut -c1-300 | tail -25
   done
 done

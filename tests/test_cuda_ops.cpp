@@ -432,8 +432,8 @@ TEST_P(CudaOpsTest, AdamWHasTheHostsBits) {
     std::vector<uint16_t> hi, lo;
     std::vector<float> m, v, g;
   } host;
-  const auto random_float = [](uint64_t stream, int64_t i) {  // all exponents alike, denormals included
-    return bits_float(random_u32(17, stream, static_cast<uint64_t>(i)));
+  const auto random_float = [](uint64_t key, int64_t i) {  // all exponents alike, denormals included
+    return bits_float(random_u32(17, key, static_cast<uint64_t>(i)));
   };
   const auto tame = [](float x) { return std::isfinite(x) ? x : 1.0f; };
   for (int64_t i = 0; i < n; ++i) {

@@ -22,7 +22,7 @@ void adamw_update_unit(ThreadPool& pool, const UnitLayout& layout, const UnitSta
                        const AdamWConfig& c, int64_t step, double gradient_scale) {
   for (const Parameter& p : layout.parameters) {
     const AdamWStep k = adamw_step(c, step, gradient_scale, p.decay);
-    pool.parallel_ranges(p.numel, 65536, [&](int64_t begin, int64_t end) {
+    pool.parallel_near(p.offset, p.numel, layout.numel, 65536, [&](int64_t begin, int64_t end) {
       const int64_t at = p.offset + begin;
       cpu_kernels().adamw(end - begin, s.hi + at, s.lo + at, s.m + at, s.v + at, gradient + at, &k);
     });

@@ -107,7 +107,10 @@ void StateStore::take(const ProgressFn& progress) {
     for (const Group g : kGroups) {
       Block& b = blocks_[index(u, g)];
       if (b.bytes == 0 || b.place == Place::disk) continue;
-      b.data = b.place == Place::host ? device_.allocate_pinned(b.bytes)
+      std::vector<int64_t> planes;
+      for (const int64_t offset : layout(u, g).offset)
+        if (offset >= 0) planes.push_back(offset);
+      b.data = b.place == Place::host ? device_.allocate_pinned(b.bytes, planes)
                                       : arena_->take("states of " + model_.units()[static_cast<size_t>(u)].name,
                                                      b.bytes);
       if (b.place == Place::device) device_.clear(b.data, b.bytes);

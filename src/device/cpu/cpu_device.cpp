@@ -50,8 +50,9 @@ void CpuDevice::release(void* data, int64_t bytes) {
   used_ -= bytes;
 }
 
-void* CpuDevice::allocate_pinned(int64_t bytes) {
+void* CpuDevice::allocate_pinned(int64_t bytes, const std::vector<int64_t>& parts) {
   void* p = map_host_memory(bytes, "host memory");
+  if (numa_nodes().size() > 1) touch_pages(p, bytes, parts, threads_, numa_nodes());
   pinned_ += bytes;
   return p;
 }

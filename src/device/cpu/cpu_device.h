@@ -21,7 +21,8 @@ class CpuDevice : public Device {
   int64_t memory_peak() const override { return peak_; }
   void* allocate(int64_t bytes) override;
   void release(void* data, int64_t bytes) override;
-  void* allocate_pinned(int64_t bytes) override;
+  using Device::allocate_pinned;
+  void* allocate_pinned(int64_t bytes, const std::vector<int64_t>& parts) override;
   void release_pinned(void* data, int64_t bytes) override;
   int64_t pinned_used() const override { return pinned_; }
 

@@ -88,7 +88,7 @@ void CpuStream::stamp(int slot) {
 }
 
 void CpuStream::loop() {
-  ThreadPool pool(threads_);
+  ThreadPool pool(threads_, &numa_nodes());
   std::unique_lock lock(mutex_);
   for (;;) {
     not_empty_.wait(lock, [this] { return stop_ || count_ > 0; });

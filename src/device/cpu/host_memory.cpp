@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <thread>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -98,6 +99,29 @@ void* map_host_memory(int64_t bytes, const std::string& what) {
 
 void unmap_host_memory(void* data, int64_t bytes) {
   if (data) munmap(data, static_cast<size_t>(mapped_size(bytes)));
+}
+
+void touch_pages(void* data, int64_t bytes, const std::vector<int64_t>& parts, int threads,
+                 const NumaNodes& nodes) {
+  constexpr int64_t kPage = 4096;
+  const int count = static_cast<int>(nodes.size()), team = std::max(threads, count);
+  const auto work = [&](int t) {
+    const int node = count * t / team;
+    if (count > 1) run_on(nodes[static_cast<size_t>(node)]);
+    const int first = (node * team + count - 1) / count, last = ((node + 1) * team + count - 1) / count;
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const int64_t end = part + 1 < parts.size() ? parts[part + 1] : bytes, n = end - parts[part];
+      const int64_t from = share_begin(n, node, count), size = share_begin(n, node + 1, count) - from;
+      const int64_t a = parts[part] + from + share_begin(size, t - first, last - first),
+                    b = parts[part] + from + share_begin(size, t - first + 1, last - first);
+      for (int64_t at = (a + kPage - 1) / kPage * kPage; at < b; at += kPage)
+        static_cast<volatile char*>(data)[at] = 0;
+    }
+  };
+  std::vector<std::thread> others;
+  for (int t = 0; t < team && team > 1; ++t) others.emplace_back(work, t);
+  if (team == 1) work(0);
+  for (std::thread& t : others) t.join();
 }
 
 int64_t available_host_memory(const std::string& root) {

@@ -215,19 +215,10 @@ bool CudaDevice::pin(char* data, int64_t bytes) {
   return true;
 }
 
-void* CudaDevice::allocate_pinned(int64_t bytes) {
+void* CudaDevice::allocate_pinned(int64_t bytes, const std::vector<int64_t>& parts) {
   auto* p = static_cast<char*>(map_host_memory(bytes, "host memory"));
-  const int threads = bytes < (int64_t{64} << 20) ? 1 : available_cores();
-  std::vector<std::thread> team;
-  team.reserve(
-      static_cast<size_t>(threads));  // first touch in parallel: page faults are what pinning waits for
-  for (int t = 0; t < threads; ++t)
-    team.emplace_back([=] {
-      for (int64_t at = bytes / threads * t / 4096 * 4096;
-           at < (t + 1 == threads ? bytes : bytes / threads * (t + 1)); at += 4096)
-        static_cast<volatile char*>(p)[at] = 0;
-    });
-  for (auto& t : team) t.join();
+  // First touch in parallel: page faults are what pinning waits for.
+  touch_pages(p, bytes, parts, bytes < (int64_t{64} << 20) ? 1 : available_cores(), numa_nodes());
   registered_[p] = pin(p, bytes);
   pinned_ += bytes;
   return p;

@@ -69,7 +69,8 @@ class CudaDevice : public Device {
   void release(void* data, int64_t bytes) override;
   /// Huge pages, touched in parallel, registered in pieces of at most 64 GiB. When the system refuses to pin
   /// (WSL, memlock limit), the memory stays pageable and one warning says what it costs.
-  void* allocate_pinned(int64_t bytes) override;
+  using Device::allocate_pinned;
+  void* allocate_pinned(int64_t bytes, const std::vector<int64_t>& parts) override;
   void release_pinned(void* data, int64_t bytes) override;
   int64_t pinned_used() const override { return pinned_; }
 
