@@ -33,7 +33,7 @@ PlanRequest h200(int64_t batch, int64_t device_gib = 138, int64_t host_gib = 112
   PlanRequest r;
   r.batch = batch, r.seq_len = 2048, r.compute = DType::bf16, r.device_shares_host = false;
   r.micro_batch_tokens = 16384;
-  r.device_limit = device_gib * kGiB, r.host_available = host_gib * kGiB, r.disk_available = disk_gib * kGiB;
+  r.device_limit = r.device_most = device_gib * kGiB, r.host_available = host_gib * kGiB, r.disk_available = disk_gib * kGiB;
   r.machine = built_in_profile("cuda", "NVIDIA H200", 16);
   return r;
 }
@@ -130,6 +130,8 @@ void apply(PlanRequest& r, ModelSpec& spec, const std::string& message) {
     r.update_in_backward = true;
   } else if (std::regex_search(message, m, std::regex("set memory_limit to (\\w+)"))) {
     r.device_limit = parse_bytes(m[1], "memory_limit");
+  } else if (std::regex_search(message, m, std::regex("use a device with (\\w+) of memory"))) {
+    r.device_limit = parse_bytes(m[1], "");
   } else if (std::regex_search(message, m, std::regex("set sequence_length to (\\d+)"))) {
     r.seq_len = std::stoll(m[1]);
   } else if (std::regex_search(message, m, std::regex("set num_layers to (\\d+)"))) {
@@ -153,6 +155,8 @@ TEST(Planner, EveryRefusalNamesAChangeThatWorks) {
   refused.emplace_back(h200(4, 24, 40, 100), gpt(8192, 80, 64));
   refused.emplace_back(h200(32, 24, 140), qwen7b());
   refused.back().first.residency = "resident", refused.back().first.device_limit = 12 * kGiB;
+  refused.emplace_back(h200(32, 3, 130), qwen7b());  // the option is lower than what is there
+  refused.back().first.device_most = 24 * kGiB;
   refused.emplace_back(h200(32, 16, 140), qwen7b());
   refused.back().first.micro_batch = 32;
   for (auto& [r, spec] : refused) {

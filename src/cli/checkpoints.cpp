@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kDataOptions[] = {"batch_size", "sequence_length", "sampling",
                                         "packing",    "truncation",      "seed"};
 // What may differ without a word: where and how the same numbers are computed, and what is printed.
-constexpr const char* kFreeSections[] = {"machine", "output", "checkpoints"};
+constexpr const char* kFreeSections[] = {"memory", "output", "checkpoints"};
 
 template <class List>
 bool among(const std::string& name, const List& list) {

@@ -41,7 +41,7 @@ namespace megatrain {
   FIELD(std::string, packing, "auto", "auto|stream|pack|pad", "stream: windows over the text; pack: whole documents side by side, kept apart in attention; pad: one a row; auto: pack for fine-tuning sets, else stream") \
   FIELD(std::string, truncation, "right", "right|left|split|drop", "documents longer than sequence_length: which side is cut off, or in pieces, or left out") \
   FIELD(std::string, sampling, "epoch", "epoch|random|sequential", "epoch: every row once, shuffled; random: nanoGPT's random offsets; sequential: in file order") \
-  SECTION("optimizer") \
+  SECTION("optimization") \
   FIELD(int64_t, num_steps, 1000, "", "optimizer steps") \
   FIELD(double, learning_rate, 6e-4, "", "") \
   FIELD(std::string, lr_schedule, "cosine", "cosine|cosine_nanogpt|linear|constant", "cosine: gigaGPT's warm-up; cosine_nanogpt: nanoGPT's") \
@@ -55,7 +55,7 @@ namespace megatrain {
   FIELD(double, max_gradient_norm, 1.0, "", "clip to this global norm; 0: no clipping, updates overlap the backward") \
   FIELD(int64_t, max_skipped_steps, 10, "", "steps in a row that may be dropped for a loss or gradient that is not finite") \
   FIELD(int64_t, seed, 1337, "", "initial weights, data order, dropout") \
-  SECTION("machine") \
+  SECTION("memory") \
   FIELD(std::string, device, "auto", "auto|cpu|cuda", "where to compute; auto: cuda if there is one") \
   FIELD(std::string, compute, "auto", "auto|bf16|fp32", "auto: bf16 on cuda, fp32 on cpu; fp32 on cuda is for verification") \
   FIELD(int64_t, threads, 0, "", "threads; 0: all cores") \

@@ -96,6 +96,7 @@ PlanRequest request_elsewhere(const TrainConfig& c, const ModelSpec& spec, const
   r.micro_batch = c.micro_batch, r.residency = c.residency;
   r.micro_batch_tokens = cuda ? 16384 : 4096, r.device_shares_host = !cuda;
   r.device_limit = or_else(c.memory_limit, "memory_limit", m.device_memory);
+  r.device_most = std::max(r.device_limit, m.device_memory);
   r.host_available = or_else(c.host_memory, "host_memory", m.host_memory);
   r.disk_available = or_else(c.disk, "disk", m.disk_free);
   r.beside.emplace_back("program, libraries, threads",

@@ -104,6 +104,7 @@ void fill_request(PlanRequest& r, const DeviceChoice& choice, const MachineOptio
   r.device_shares_host = choice.kind == DeviceKind::cpu;
   const int64_t limit = parse_bytes(machine.memory_limit, "memory_limit"), usable = choice.usable_memory;
   r.device_limit = limit > 0 && usable > 0 ? std::min(limit, usable) : std::max(limit, usable);
+  r.device_most = usable;
   const int64_t cap = parse_bytes(machine.host_memory, "host_memory"),
                 free = available_host_memory() / 10 * 9;  // the rest is the system's
   r.host_available = cap > 0 ? std::min(cap, free) : free;

@@ -152,7 +152,8 @@ class Meter {
       worker = std::thread([&] {
         adam->update(pool);
         const double begin = now();
-        while (!stop) adam->update(pool), host_bytes += 28 * static_cast<double>(adam->layout.numel);
+        do adam->update(pool), host_bytes += 28 * static_cast<double>(adam->layout.numel);
+        while (!stop);
         host_seconds = now() - begin;
       });
     const auto mover = [&](Stream& s, void* dst, const void* src, double& rate) {

@@ -364,13 +364,11 @@ std::string nearest_change(const Model& model, const PlanRequest& r) {
   if (r.micro_batch > 0 && works([](PlanRequest& q) { q.micro_batch = 0; })) return "set micro_batch to 0";
   if (r.training && !r.update_in_backward && works([](PlanRequest& q) { q.update_in_backward = true; }))
     return "set max_gradient_norm to 0, so that no gradient waits for a norm";
-  if (r.device_limit > 0 && works([](PlanRequest& q) { q.device_limit *= 64; })) {
-    const int64_t mib = int64_t{1} << 20;
-    const int64_t need = smallest(r.device_limit / mib, r.device_limit / mib * 64 + 64, [&](int64_t n) {
-      return works([&](PlanRequest& q) { q.device_limit = n * mib; });
-    });
-    return fmt::format("set memory_limit to {}MiB, where the device has it", need);
-  }
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const int64_t most = r.device_most > 0 ? r.device_most / kMiB : r.device_limit / kMiB * 64 + 64;
+  const auto with_limit = [&](int64_t n) { return works([&](PlanRequest& q) { q.device_limit = n * kMiB; }); };
+  if (r.device_limit > 0 && most > r.device_limit / kMiB && with_limit(most))
+    return fmt::format("set memory_limit to {}MiB", smallest(r.device_limit / kMiB, most, with_limit));
   for (int64_t t = r.seq_len / 2; t > 0; t /= 2)
     if (works([&](PlanRequest& q) { q.seq_len = t; })) return fmt::format("set sequence_length to {}", t);
   if (works([](PlanRequest& q) { q.disk_available = int64_t{1} << 50; })) {
@@ -386,8 +384,10 @@ std::string nearest_change(const Model& model, const PlanRequest& r) {
     if (!spec.windows.empty()) spec.windows.resize(static_cast<size_t>(n));
     return has_a_plan(*make_model(spec), r);
   });
-  return layers > 0 ? fmt::format("set num_layers to {}, or use a machine with more RAM", layers)
-                    : "use a machine with more memory";
+  if (layers > 0) return fmt::format("set num_layers to {}, or use a machine with more RAM", layers);
+  const int64_t far = int64_t{1} << 24;
+  return with_limit(far) ? fmt::format("use a device with {}MiB of memory free", smallest(0, far, with_limit))
+                         : "use a machine with more memory";
 }
 
 [[noreturn]] void refuse(const Model& model, const PlanRequest& r) {

@@ -22,6 +22,7 @@ struct PlanRequest {
   int64_t (*workspace)(const OpShapes&) = nullptr;
   int64_t micro_batch_tokens = 4096;  ///< beyond this, larger matrix products gain nothing
   int64_t device_limit = 0;           ///< bytes; 0: what the host has left (CPU device)
+  int64_t device_most = 0;            ///< what device_limit could be raised to; 0: not known
   int64_t host_available = 0;         ///< bytes of host memory that may be taken
   int64_t disk_available = 0;         ///< bytes that states may take on the disk; 0: none
   int64_t disk_reserved = 0;          ///< of what is free there, for the model and checkpoints
