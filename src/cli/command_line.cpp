@@ -41,8 +41,11 @@ void add_fields(CLI::App* sub, TrainArguments& args) {
     if (*info.choices) help += fmt::format("{}[{}]", help.empty() ? "" : " ", info.choices);
     std::string& value = args.overrides.back().second;
     if constexpr (std::is_same_v<std::decay_t<decltype(member)>, bool>) {
-      if (member) help += help.empty() ? "(on)" : " (on; --no-" + dashed(info.name) + ": off)";
-      sub->add_flag(flag_names(info.name) + ",!--no-" + dashed(info.name), value, help)->group(info.section);
+      if (member) help += fmt::format("{}(on; --no-{}: off)", help.empty() ? "" : " ", dashed(info.name));
+      // A flag that takes a value too, as in a config file: --resume, --resume false.
+      sub->add_option(flag_names(info.name), value, help)->group(info.section)->expected(0, 1)->type_name("");
+      const std::string no = "--no-" + dashed(info.name);
+      sub->add_flag(no)->group("");
     } else {
       const std::string usual = fmt::format("{}", member);
       auto* option = sub->add_option(flag_names(info.name), value, help)->group(info.section);
@@ -53,8 +56,12 @@ void add_fields(CLI::App* sub, TrainArguments& args) {
 
 TrainConfig config_of(const CLI::App* sub, const TrainArguments& args) {
   TrainConfig config = args.config_path.empty() ? TrainConfig{} : load_config(args.config_path);
-  for (const auto& [name, value] : args.overrides)
-    if (sub->get_option("--" + name)->count() > 0) set_field(config, name, value, "--" + name);
+  for (const auto& [name, value] : args.overrides) {
+    const auto* option = sub->get_option("--" + name);
+    const auto* no = sub->get_option_no_throw("--no-" + dashed(name));
+    if (no && no->count() > 0) set_field(config, name, "false", no->get_name());
+    if (option->count() > 0) set_field(config, name, option->results()[0].empty() ? "true" : value, "--" + name);
+  }
   return config;
 }
 

@@ -65,7 +65,7 @@ namespace megatrain {
   FIELD(std::string, state_dir, "", "", "directory for states on disk, on a local one; empty: out_dir/states") \
   FIELD(std::string, machine, "", "", "machine profile to plan by; empty: what 'megatrain doctor' wrote, else built in") \
   FIELD(int64_t, micro_batch, 0, "", "sequences computed at a time; 0: planner chooses") \
-  FIELD(std::string, residency, "auto", "auto|stream|resident", "weights on the device between steps: as many as fit, none, or all") \
+  FIELD(std::string, residency, "auto", "auto|stream|resident|disk", "auto: everything where it makes the quickest step; stream: nothing stays on the device; resident: all weights do; disk: states, weights and gradients live on disk") \
   FIELD(bool, serialize, false, "", "run one task at a time (debug); same bits") \
   FIELD(bool, poison, false, "", "fill freed buffers with NaN (debug); same bits") \
   SECTION("checkpoints") \

@@ -87,6 +87,7 @@ class Filler {
     p.homes.assign(order_.size(), {}), p.levels.clear();
     p.offloaded_inputs = rest_inputs ? model_.block_count() : 0;
     if (r_.residency == "resident") keep_weights(p, model_.block_count());
+    if (r_.residency == "disk" && p.training) p.homes.assign(order_.size(), {Place::disk, Place::disk, Place::disk});
     if (!device_holds(p)) {
       StepPlan most = p;
       most.offloaded_inputs = model_.block_count();
@@ -137,7 +138,7 @@ class Filler {
   }
 
   bool make_room_in_host(StepPlan& p) const {
-    if (host_holds(p)) return true;
+    if (host_holds(p)) return fits_disk(r_, footprint(model_, r_, p));
     if (r_.store) return false;
     const auto all = static_cast<int64_t>(order_.size());
     if (may_live_on_device()) {

@@ -13,7 +13,7 @@ namespace megatrain {
 struct PlanRequest {
   int64_t batch = 0, seq_len = 0;
   int64_t micro_batch = 0;         ///< 0: planner chooses
-  std::string residency = "auto";  ///< auto | stream | resident
+  std::string residency = "auto";  ///< auto | stream | resident | disk
   bool update_in_backward = false;
   bool training = true;
   bool packed = false;         ///< several documents in a sequence

@@ -26,6 +26,14 @@ constexpr int64_t kLargestBuffer = int64_t{1} << 30;    // of one registration
                                    : "check the disk or set state_dir to another one"));
 }
 
+// What is left behind a short transfer, from a block's start again: past the page cache others are refused.
+void advance(IoPiece& p, int64_t moved) {
+  constexpr int64_t kBlock = 4096;
+  const int64_t whole = moved / kBlock * kBlock;
+  p.data += whole, p.offset += whole, p.bytes -= whole;
+}
+constexpr int kMostShort = 100;  // transfers in a row that moved less than a block
+
 [[noreturn]] void ended(const std::string& path) {
   fail(path + ": the file ends early; something cut it; checkpoints are as they were: go on with --resume");
 }
@@ -58,7 +66,7 @@ class UringIo : public DirectIo {
                 const std::function<void(size_t)>& after) override {
     std::vector<IoPiece> rest = pieces;  // what is left of each
     size_t next = 0, flying = 0;
-    int error = 0;
+    int error = 0, shorts = 0;
     while ((next < rest.size() && error == 0) || flying > 0) {
       while (next < rest.size() && flying < kDepth && error == 0) {
         before(next);
@@ -78,9 +86,11 @@ class UringIo : public DirectIo {
         queue(write, rest[i], i), ++flying;
       } else if (result <= 0) {
         if (error == 0) error = result == 0 ? -1 : -result;
-      } else if (result < rest[i].bytes) {
-        rest[i].data += result, rest[i].offset += result, rest[i].bytes -= result;
+      } else if (result < rest[i].bytes && (result >= 4096 || ++shorts < kMostShort)) {
+        advance(rest[i], result);
         queue(write, rest[i], i), ++flying;
+      } else if (result < rest[i].bytes) {
+        if (error == 0) error = write ? EIO : -1;
       } else if (error == 0) {
         after(i);
       }
@@ -147,13 +157,15 @@ class ThreadIo : public DirectIo {
   static constexpr int kThreads = 8;
   // 0, an errno, or -1 at the file's end.
   int move(bool write, IoPiece p) const {
-    while (p.bytes > 0) {
+    for (int shorts = 0; p.bytes > 0;) {
       const ssize_t n = write ? ::pwrite(fd_, p.data, static_cast<size_t>(p.bytes), p.offset)
                               : ::pread(fd_, p.data, static_cast<size_t>(p.bytes), p.offset);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return errno;
       if (n == 0) return write ? EIO : -1;
-      p.data += n, p.offset += n, p.bytes -= n;
+      if (n == p.bytes) return 0;
+      if (n < 4096 && ++shorts == kMostShort) return write ? EIO : -1;
+      advance(p, n);
     }
     return 0;
   }
