@@ -9,6 +9,7 @@
 #include <csignal>
 #include <thread>
 
+#include "checkpoint/manifest.h"
 #include "core/error.h"
 #include "device/cpu/host_memory.h"
 #include "io/file.h"
@@ -37,6 +38,31 @@ TEST_F(Faults, TooLittleDiskIsRefusedInNumbers) {
   const CommandResult r = train_with_free(100'000, "");  // by time only: the run matters more
   EXPECT_EQ(r.exit_code, 0) << r.output;
   EXPECT_NE(r.output.find("no checkpoints by time: "), std::string::npos) << r.output;
+}
+
+// The disk under the states fills up, or lies: one line that names the file, the checkpoint before it whole, and the
+// run goes on from there to the bits of one that was never stopped.
+TEST_F(Faults, TheStatesDiskFailsAndTheCheckpointIsWhole) {
+  if (!preloads()) GTEST_SKIP() << "nothing can be preloaded here";
+  const std::string train = megatrain_command("train ") + config + " --residency disk --checkpoint-interval 2 --num-steps 12";
+  ASSERT_EQ(run_command(train + " --out-dir " + d.file("whole")).exit_code, 0);
+  EXPECT_FALSE(fs::exists(d.file("whole/states/state.bin"))) << "left behind";
+  int failed = 0;
+  for (const int at : {150, 250, 400}) {
+    fs::remove_all(d.file("out"));
+    const CommandResult r = run_command("MEGATRAIN_IO=threads MT_FAULT_KIND=full MT_FAULT_AT=" + std::to_string(at) +
+                                        " LD_PRELOAD=" MT_FAULTS " " + train);
+    if (r.exit_code == 0) continue;
+    ASSERT_EQ(r.exit_code, 2) << r.output;
+    failed += r.output.find("state.bin") != std::string::npos;
+    std::vector<std::string> complaints;
+    list_checkpoints(d.file("out/checkpoints"), complaints);
+    EXPECT_TRUE(complaints.empty()) << complaints[0];
+    const CommandResult on = run_command(train + " --resume");
+    ASSERT_EQ(on.exit_code, 0) << on.output;
+    EXPECT_TRUE(read_text_file(d.file("out/model/model.safetensors")) == read_text_file(d.file("whole/model/model.safetensors"))) << at;
+  }
+  EXPECT_GT(failed, 0) << "no fault met the state file";
 }
 
 TEST_F(Faults, AddressSpaceIsCountedAsMemory) {

@@ -385,7 +385,7 @@ std::string nearest_change(const Model& model, const PlanRequest& r) {
     if (!spec.windows.empty()) spec.windows.resize(static_cast<size_t>(n));
     return has_a_plan(*make_model(spec), r);
   });
-  if (layers > 0) return fmt::format("set num_layers to {}, or use a machine with more RAM", layers);
+  if (layers > 1) return fmt::format("set num_layers to {}, or use a machine with more RAM", layers);
   const int64_t far = int64_t{1} << 24;
   return with_limit(far) ? fmt::format("use a device with {}MiB of memory free", smallest(0, far, with_limit))
                          : "use a machine with more memory";

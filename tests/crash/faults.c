@@ -68,11 +68,15 @@ ssize_t write(int fd, const void* data, size_t n) {
   return m < 0 ? -1 : real(fd, data, (size_t)m);
 }
 
-ssize_t pwrite64(int fd, const void* data, size_t n, off64_t at) {
-  REAL(ssize_t, pwrite64, int, const void*, size_t, off64_t);
-  const ssize_t m = allowed(n);
-  return m < 0 ? -1 : real(fd, data, (size_t)m, at);
-}
+/* One function under two names. */
+#define PWRITE(name, type)                                                   \
+  ssize_t name(int fd, const void* data, size_t n, type at) {                \
+    REAL(ssize_t, name, int, const void*, size_t, type);                     \
+    const ssize_t m = allowed(n);                                            \
+    return m < 0 ? -1 : real(fd, data, (size_t)m, at);                       \
+  }
+PWRITE(pwrite, off_t)
+PWRITE(pwrite64, off64_t)
 
 int clock_gettime(clockid_t id, struct timespec* t) {
   REAL(int, clock_gettime, clockid_t, struct timespec*);
