@@ -1,6 +1,7 @@
-// The plan against the run: one configuration a call, random weights and tokens; predicted and measured step time
-// and peak memory of each place, one row. docs/benchmarks.md has its table (scripts/h200_plan.sh).
-//   bench_plan MACHINE_FILE family hidden layers heads kv_heads intermediate tokens_of_a_step seq_len vocab clip
+// The plan against the run: one configuration a call, random weights and tokens; predicted and measured step
+// time and peak memory of each place, one row. docs/benchmarks.md has its table (scripts/h200_plan.sh).
+//   bench_plan MACHINE_FILE family hidden layers heads kv_heads intermediate tokens_of_a_step seq_len vocab
+//   clip
 //              [gpu_memory host_memory disk [steps [detail]]]     (memory as in 24GiB, or auto; disk 0: none)
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -29,7 +30,8 @@ double peak_host() {
   return static_cast<double>(u.ru_maxrss) * 1024;
 }
 
-// Random weights of one pattern over and over, norms of one: what the model's own start would take half a minute for.
+// Random weights of one pattern over and over, norms of one: what the model's own start would take half a
+// minute for.
 void fill(const Model& model, StateStore& store, int threads) {
   std::vector<float> pattern(1 << 20);
   for (size_t i = 0; i < pattern.size(); ++i)
@@ -40,18 +42,23 @@ void fill(const Model& model, StateStore& store, int threads) {
     for (const Parameter& p : model.units()[static_cast<size_t>(u)].parameters) {
       if (p.init == Init::ones) store.set_range(u, p, 0, p.numel, ones.data());
       if (p.init != Init::normal) continue;
-      pool.parallel_ranges(p.numel, 1 << 20, [&](int64_t b, int64_t e) { store.set_range(u, p, b, e - b, pattern.data()); });
+      pool.parallel_ranges(p.numel, 1 << 20,
+                           [&](int64_t b, int64_t e) { store.set_range(u, p, b, e - b, pattern.data()); });
     }
 }
 
 void run(int argc, char** argv) {
   const auto number = [&](int i) { return std::atoll(argv[i]); };
-  const auto text = [&](int i, const char* usual) { return argc > i ? std::string(argv[i]) : std::string(usual); };
+  const auto text = [&](int i, const char* usual) {
+    return argc > i ? std::string(argv[i]) : std::string(usual);
+  };
   ModelSpec spec;
-  spec.family = argv[2], spec.hidden_size = number(3), spec.num_layers = number(4), spec.num_heads = number(5);
+  spec.family = argv[2], spec.hidden_size = number(3), spec.num_layers = number(4),
+  spec.num_heads = number(5);
   spec.num_kv_heads = number(6), spec.intermediate_size = number(7), spec.max_position_embeddings = number(9);
   spec.vocab_size = number(10);
-  spec.qkv_bias = spec.family == "qwen2", spec.qk_norm = spec.family == "qwen3", spec.tied = spec.family == "gpt2";
+  spec.qkv_bias = spec.family == "qwen2", spec.qk_norm = spec.family == "qwen3",
+  spec.tied = spec.family == "gpt2";
   const int64_t tokens = number(8), seq_len = number(9);
   MachineOptions machine;
   machine.machine = argv[1], machine.memory_limit = text(12, "auto"), machine.host_memory = text(13, "auto");
@@ -86,21 +93,25 @@ void run(int argc, char** argv) {
   }
   if (argc > 16) trace.add(engine->schedule(), engine->timeline(), "last", s.plan.step, costs);
   std::sort(t.begin(), t.end());
-  const double seconds = t[t.size() / 2], predicted = s.plan.estimate.seconds, flops = s.model->step_flops(request.batch, seq_len);
+  const double seconds = t[t.size() / 2], predicted = s.plan.estimate.seconds,
+               flops = s.model->step_flops(request.batch, seq_len);
   int64_t device = s.device->memory_peak();
   const double gib = 1 << 30;
-  fmt::print("{:.2f}B {} T {} tokens {} clip {} gpu {} ram {} disk {}: {}\n", static_cast<double>(s.model->parameter_count()) / 1e9,
-             spec.family, seq_len, request.batch * seq_len, clip, machine.memory_limit, machine.host_memory, machine.disk,
+  fmt::print("{:.2f}B {} T {} tokens {} clip {} gpu {} ram {} disk {}: {}\n",
+             static_cast<double>(s.model->parameter_count()) / 1e9, spec.family, seq_len,
+             request.batch * seq_len, clip, machine.memory_limit, machine.host_memory, machine.disk,
              plan_text(*s.model, s.plan));
   fmt::print(
-      "ROW | {:.2f}B | {} | {} | {:.3f} s | {:.3f} s ({:.3f} to {:.3f}) | {:+.1f}% | {:.0f} | {:.0f} | {:.2f}/{:.2f} | {:.2f}/{:.2f} | {:.2f} "
+      "ROW | {:.2f}B | {} | {} | {:.3f} s | {:.3f} s ({:.3f} to {:.3f}) | {:+.1f}% | {:.0f} | {:.0f} | "
+      "{:.2f}/{:.2f} | {:.2f}/{:.2f} | {:.2f} "
       "| {} | loss {:.3f} to {:.3f}{}\n",
       static_cast<double>(s.model->parameter_count()) / 1e9, request.batch * seq_len,
-      machine.memory_limit + "/" + machine.host_memory, predicted, seconds, t.front(), t.back(), 100 * (seconds / predicted - 1),
-      static_cast<double>(request.batch * seq_len) / seconds, flops / seconds / 1e12,
-      static_cast<double>(s.plan.bytes(Place::device)) / gib, static_cast<double>(device) / gib,
-      static_cast<double>(s.plan.bytes(Place::host)) / gib, peak_host() / gib, static_cast<double>(s.plan.bytes(Place::disk)) / gib,
-      s.plan.estimate.verdict(), first, last, std::isfinite(last) ? "" : " NOT FINITE");
+      machine.memory_limit + "/" + machine.host_memory, predicted, seconds, t.front(), t.back(),
+      100 * (seconds / predicted - 1), static_cast<double>(request.batch * seq_len) / seconds,
+      flops / seconds / 1e12, static_cast<double>(s.plan.bytes(Place::device)) / gib,
+      static_cast<double>(device) / gib, static_cast<double>(s.plan.bytes(Place::host)) / gib,
+      peak_host() / gib, static_cast<double>(s.plan.bytes(Place::disk)) / gib, s.plan.estimate.verdict(),
+      first, last, std::isfinite(last) ? "" : " NOT FINITE");
   fmt::print("  planned in {:.2f} s, memory taken and filled in {:.1f} s; busy", planned, filled);
   for (int lane = 0; lane < kLanes; ++lane)
     fmt::print(" {} {:.2f}/{:.2f}", name_of(static_cast<Lane>(lane)), s.plan.estimate.busy[lane],

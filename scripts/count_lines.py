@@ -4,7 +4,7 @@ import pathlib
 import re
 import sys
 
-LIMIT = 6000
+LIMIT = 8000
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "src"
 CORE = ["core", "device", "ops", "model", "store", "schedule", "engine", "optim"]
 BESIDE = ["data", "io", "checkpoint", "cli"]

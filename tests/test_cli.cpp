@@ -366,7 +366,8 @@ TEST_F(Cli, PlanSaysWhatTrainWillDo) {
   const std::string plan = "plan " MT_SOURCE_DIR "/configs/13b.yaml --batch-size 32 --machine " + machine;
   const CommandResult text = run_command(megatrain_command(plan));
   EXPECT_EQ(text.exit_code, 0) << text.output;
-  for (const char* part : {"12.85B parameters", "device memory", "host memory", "tok/s", "bound by", "116223 steps"})
+  for (const char* part :
+       {"12.85B parameters", "device memory", "host memory", "tok/s", "bound by", "116223 steps"})
     EXPECT_NE(text.output.find(part), std::string::npos) << part << "\n" << text.output;
   const CommandResult json = run_command(megatrain_command(plan + " --json --timeline " + d.file("t.html")));
   const auto j = nlohmann::json::parse(json.output);
@@ -377,7 +378,8 @@ TEST_F(Cli, PlanSaysWhatTrainWillDo) {
   // Less memory, slower; too little, a change that works.
   const auto seconds = [&](const std::string& more) {
     const CommandResult r = run_command(megatrain_command(plan + " --json " + more));
-    return r.exit_code == 0 ? nlohmann::json::parse(r.output)["predicted"]["step_seconds"].get<double>() : -1.0;
+    return r.exit_code == 0 ? nlohmann::json::parse(r.output)["predicted"]["step_seconds"].get<double>()
+                            : -1.0;
   };
   const double all = seconds(""), half = seconds("--gpu-memory 70GiB --host-memory 1TiB");
   EXPECT_GE(half, all);
@@ -386,7 +388,8 @@ TEST_F(Cli, PlanSaysWhatTrainWillDo) {
   EXPECT_GT(seconds("--gpu-memory 24GiB --disk 4TB"), all);
   // Here, from a saved model: the memory that train prints is the one that plan prints.
   const CommandResult trained = train("--num-steps 1");
-  const CommandResult planned = run_command(megatrain_command("plan " + d.file("c.yaml") + " --init-from " + d.file("out/model")));
+  const CommandResult planned =
+      run_command(megatrain_command("plan " + d.file("c.yaml") + " --init-from " + d.file("out/model")));
   ASSERT_EQ(planned.exit_code, 0) << planned.output;
   const auto line = [](const std::string& text_, const std::string& start) {
     const size_t at = text_.find(start);
@@ -394,18 +397,23 @@ TEST_F(Cli, PlanSaysWhatTrainWillDo) {
   };
   EXPECT_EQ(line(trained.output, "plan: "), line(planned.output, "plan: "));
   EXPECT_NE(line(planned.output, "plan: "), "");
-  EXPECT_EQ(run_command(megatrain_command("plan --init-from " + d.file("out/model"))).exit_code, 2) << "1024 tokens are too long";
-  EXPECT_EQ(run_command(megatrain_command("plan --sequence-length 16 --init-from " + d.file("out/model"))).exit_code, 0);
+  EXPECT_EQ(run_command(megatrain_command("plan --init-from " + d.file("out/model"))).exit_code, 2)
+      << "1024 tokens are too long";
+  EXPECT_EQ(run_command(megatrain_command("plan --sequence-length 16 --init-from " + d.file("out/model")))
+                .exit_code,
+            0);
   refused(run_command(megatrain_command("plan")), "give a config file");
 }
 
 TEST_F(Cli, MachineFilesAreReadStrictly) {
   const auto plan_with = [&](const std::string& yaml) {
-    return run_command(megatrain_command("plan " MT_SOURCE_DIR "/configs/111m.yaml --batch-size 8 --machine " + d.write("m.yaml", yaml)));
+    return run_command(megatrain_command(
+        "plan " MT_SOURCE_DIR "/configs/111m.yaml --batch-size 8 --machine " + d.write("m.yaml", yaml)));
   };
   EXPECT_EQ(plan_with("device: cuda\ndevice_memory: 24\nhost_memory: 64\n").exit_code, 0);
   refused(plan_with("device: tpu\n"), "neither cpu nor cuda");
-  refused(plan_with("device: cuda\nlink_upp: 3\n"), "m.yaml:2: 'link_upp' is nothing that a machine profile has");
+  refused(plan_with("device: cuda\nlink_upp: 3\n"),
+          "m.yaml:2: 'link_upp' is nothing that a machine profile has");
   refused(plan_with("device: cuda\nlink_up: fast\n"), "a number");
   refused(plan_with("device: cuda\nlink_up: 0\n"), "link_up must be positive");
   refused(plan_with("device: cuda\ngemm_share: [1, 2]\n"), "need 64 values");
@@ -417,10 +425,13 @@ TEST_F(Cli, DoctorWritesAProfileThatPlanReads) {
   EXPECT_EQ(dry.exit_code, 0) << dry.output;
   EXPECT_NE(dry.output.find("locked-memory limit"), std::string::npos) << dry.output;
 #ifndef MT_SANITIZED
-  const CommandResult r = run_command(megatrain_command("doctor --device cpu --out " + d.file("m.yaml") + " --disk-directory " + d.path));
+  const CommandResult r = run_command(
+      megatrain_command("doctor --device cpu --out " + d.file("m.yaml") + " --disk-directory " + d.path));
   ASSERT_EQ(r.exit_code, 0) << r.output;
   EXPECT_NE(r.output.find("measuring: matrix products"), std::string::npos) << "no progress\n" << r.output;
-  const CommandResult p = run_command(megatrain_command("plan " + d.file("c.yaml") + " --train-data " + d.file("data/train.bin") + " --machine " + d.file("m.yaml")));
+  const CommandResult p =
+      run_command(megatrain_command("plan " + d.file("c.yaml") + " --train-data " + d.file("data/train.bin") +
+                                    " --machine " + d.file("m.yaml")));
   EXPECT_EQ(p.exit_code, 0) << p.output;
   EXPECT_NE(p.output.find("measured by megatrain doctor"), std::string::npos) << p.output;
   for (const auto& e : std::filesystem::directory_iterator(d.path))

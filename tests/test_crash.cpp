@@ -132,13 +132,14 @@ TEST_F(Crash, KilledRunsEndInTheSameBits) {
         e["MT_FAULT_AT"] = std::to_string(1 + roll(1, static_cast<uint64_t>(calls[static_cast<size_t>(v)])));
       }
       d.write("log", "");
-      // Another plan at every start: nothing of it may show. Past io_uring the faults reach the state file too.
+      // Another plan at every start: nothing of it may show. Past io_uring the faults reach the state file
+      // too.
       const char* residencies[] = {"", "", " --residency stream", " --residency disk", " --residency disk"};
       e["MEGATRAIN_IO"] = "threads";
-      const int rc =
-          run(train(out, v,
-                    std::string(attempt > 0 ? " --resume" : "") + residencies[roll(2, std::size(residencies))]),
-              e, after);
+      const int rc = run(
+          train(out, v,
+                std::string(attempt > 0 ? " --resume" : "") + residencies[roll(2, std::size(residencies))]),
+          e, after);
       n.resumes += attempt > 0, n.kills += rc == SIGKILL, n.failures += rc >= 128;
       const std::string log = read_text_file(d.file("log"));
       ASSERT_TRUE(rc == 0 || rc == SIGKILL || rc == 130)

@@ -424,7 +424,8 @@ TEST_P(CudaOpsTest, StreamsWaitForTheHost) {
   cuda->release_pinned(pinned, 4096);
 }
 
-// Not close but equal, on every exponent: a home on the device may not change a run. NaNs may differ in their payload.
+// Not close but equal, on every exponent: a home on the device may not change a run. NaNs may differ in their
+// payload.
 TEST_P(CudaOpsTest, AdamWHasTheHostsBits) {
   if (GetParam() == DType::bf16) GTEST_SKIP() << "one type only";
   const int64_t n = 1 << 20;
@@ -440,9 +441,12 @@ TEST_P(CudaOpsTest, AdamWHasTheHostsBits) {
     const SplitFloat w = split_float(tame(random_float(1, i)));
     const bool usual = i % 2 == 0;  // half of them as in a run
     host.hi.push_back(w.hi), host.lo.push_back(w.lo);
-    host.m.push_back(usual ? 1e-3f * static_cast<float>(random_uniform(1, 2, static_cast<uint64_t>(i)) - 0.5) : tame(random_float(2, i)));
-    host.v.push_back(usual ? 1e-6f * static_cast<float>(random_uniform(1, 3, static_cast<uint64_t>(i))) : std::fabs(tame(random_float(3, i))));
-    host.g.push_back(usual ? 1e-2f * static_cast<float>(random_uniform(1, 4, static_cast<uint64_t>(i)) - 0.5) : tame(random_float(4, i)));
+    host.m.push_back(usual ? 1e-3f * static_cast<float>(random_uniform(1, 2, static_cast<uint64_t>(i)) - 0.5)
+                           : tame(random_float(2, i)));
+    host.v.push_back(usual ? 1e-6f * static_cast<float>(random_uniform(1, 3, static_cast<uint64_t>(i)))
+                           : std::fabs(tame(random_float(3, i))));
+    host.g.push_back(usual ? 1e-2f * static_cast<float>(random_uniform(1, 4, static_cast<uint64_t>(i)) - 0.5)
+                           : tame(random_float(4, i)));
   }
   for (const int64_t count : {n, int64_t{8 * 1000 + 5}})
     for (const float decay : {1.0f, 0.9999f}) {
@@ -459,7 +463,8 @@ TEST_P(CudaOpsTest, AdamWHasTheHostsBits) {
       a.gradient = static_cast<float*>(put(host.g)), a.count = count, a.step = step;
       for (int k = 0; k < 3; ++k) {
         cuda->ops().adamw(*stream, a);
-        cpu_kernels().adamw(count, want.hi.data(), want.lo.data(), want.m.data(), want.v.data(), want.g.data(), &step);
+        cpu_kernels().adamw(count, want.hi.data(), want.lo.data(), want.m.data(), want.v.data(),
+                            want.g.data(), &step);
       }
       stream->synchronize();
       Planes got = host;
@@ -467,7 +472,9 @@ TEST_P(CudaOpsTest, AdamWHasTheHostsBits) {
       cuda->copy_now(got.m.data(), a.m, n * 4), cuda->copy_now(got.v.data(), a.v, n * 4);
       int64_t differ = 0;
       for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-        const auto same = [](float x, float y) { return float_bits(x) == float_bits(y) || (std::isnan(x) && std::isnan(y)); };
+        const auto same = [](float x, float y) {
+          return float_bits(x) == float_bits(y) || (std::isnan(x) && std::isnan(y));
+        };
         const bool equal = same(join_float(got.hi[i], got.lo[i]), join_float(want.hi[i], want.lo[i])) &&
                            same(got.m[i], want.m[i]) && same(got.v[i], want.v[i]);
         if (!equal && differ++ < 3)

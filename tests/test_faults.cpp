@@ -40,18 +40,20 @@ TEST_F(Faults, TooLittleDiskIsRefusedInNumbers) {
   EXPECT_NE(r.output.find("no checkpoints by time: "), std::string::npos) << r.output;
 }
 
-// The disk under the states fills up, or lies: one line that names the file, the checkpoint before it whole, and the
-// run goes on from there to the bits of one that was never stopped.
+// The disk under the states fills up, or lies: one line that names the file, the checkpoint before it whole,
+// and the run goes on from there to the bits of one that was never stopped.
 TEST_F(Faults, TheStatesDiskFailsAndTheCheckpointIsWhole) {
   if (!preloads()) GTEST_SKIP() << "nothing can be preloaded here";
-  const std::string train = megatrain_command("train ") + config + " --residency disk --checkpoint-interval 2 --num-steps 12";
+  const std::string train =
+      megatrain_command("train ") + config + " --residency disk --checkpoint-interval 2 --num-steps 12";
   ASSERT_EQ(run_command(train + " --out-dir " + d.file("whole")).exit_code, 0);
   EXPECT_FALSE(fs::exists(d.file("whole/states/state.bin"))) << "left behind";
   int failed = 0;
   for (const int at : {150, 250, 400}) {
     fs::remove_all(d.file("out"));
-    const CommandResult r = run_command("MEGATRAIN_IO=threads MT_FAULT_KIND=full MT_FAULT_AT=" + std::to_string(at) +
-                                        " LD_PRELOAD=" MT_FAULTS " " + train);
+    const CommandResult r =
+        run_command("MEGATRAIN_IO=threads MT_FAULT_KIND=full MT_FAULT_AT=" + std::to_string(at) +
+                    " LD_PRELOAD=" MT_FAULTS " " + train);
     if (r.exit_code == 0) continue;
     ASSERT_EQ(r.exit_code, 2) << r.output;
     failed += r.output.find("state.bin") != std::string::npos;
@@ -60,15 +62,18 @@ TEST_F(Faults, TheStatesDiskFailsAndTheCheckpointIsWhole) {
     EXPECT_TRUE(complaints.empty()) << complaints[0];
     const CommandResult on = run_command(train + " --resume");
     ASSERT_EQ(on.exit_code, 0) << on.output;
-    EXPECT_TRUE(read_text_file(d.file("out/model/model.safetensors")) == read_text_file(d.file("whole/model/model.safetensors"))) << at;
+    EXPECT_TRUE(read_text_file(d.file("out/model/model.safetensors")) ==
+                read_text_file(d.file("whole/model/model.safetensors")))
+        << at;
   }
   EXPECT_GT(failed, 0) << "no fault met the state file";
 }
 
 TEST_F(Faults, AddressSpaceIsCountedAsMemory) {
   if (!preloads()) GTEST_SKIP() << "sanitizers reserve more";
-  const CommandResult r = run_command(bash("ulimit -v 3000000; " + megatrain_command("train ") + config +
-                                           " --hidden-size 1024 --num-layers 24 --memory-limit 1GiB --disk 0"));
+  const CommandResult r =
+      run_command(bash("ulimit -v 3000000; " + megatrain_command("train ") + config +
+                       " --hidden-size 1024 --num-layers 24 --memory-limit 1GiB --disk 0"));
   refused(r, "host memory");
 }
 

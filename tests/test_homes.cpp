@@ -1,5 +1,5 @@
-// Where state lives and what is saved must not change a bit: every home of weights, states and gradients, every
-// level of saving, block inputs that rest in host memory, the disk by io_uring and by threads.
+// Where state lives and what is saved must not change a bit: every home of weights, states and gradients,
+// every level of saving, block inputs that rest in host memory, the disk by io_uring and by threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -78,7 +78,8 @@ TEST_P(HomesTest, MixedHomesGiveTheSameBits) {
     StepPlan plan = tiny_plan();
     for (int u = 0; u < units(); ++u)
       plan.homes.push_back(all[random_u32(5, seed, static_cast<uint64_t>(u)) % all.size()]);
-    plan.resident_blocks = static_cast<int>(seed % 5), plan.resident_ends = seed % 2, plan.wave = static_cast<int64_t>(seed % 4);
+    plan.resident_blocks = static_cast<int>(seed % 5), plan.resident_ends = seed % 2,
+    plan.wave = static_cast<int64_t>(seed % 4);
     EXPECT_TRUE(run(plan) == want) << "seed " << seed;
   }
 }
@@ -121,12 +122,14 @@ TEST_P(HomesTest, ThreadsInsteadOfIoUringGiveTheSameBits) {
   unsetenv("MEGATRAIN_IO");
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, HomesTest, ::testing::Bool(), [](auto& p) { return p.param ? "Tied" : "Untied"; });
+INSTANTIATE_TEST_SUITE_P(Heads, HomesTest, ::testing::Bool(),
+                         [](auto& p) { return p.param ? "Tied" : "Untied"; });
 
 TEST(Homes, NonFiniteStepsChangeNothingOnTheDevice) {
   for (bool in_backward : {false, true}) {
     StepPlan plan = tiny_plan();
-    plan.homes.assign(5, {Place::device, Place::device, Place::device}), plan.update_in_backward = in_backward;
+    plan.homes.assign(5, {Place::device, Place::device, Place::device}),
+        plan.update_in_backward = in_backward;
     TinyRun run(tiny_spec(), plan);
     const double clip = in_backward ? 0 : 0.5;
     run.train(2, clip);
@@ -150,7 +153,8 @@ TEST(StateFile, DamageIsFoundByName) {
   const ScratchDirectory d;
   const std::string path = d.file("state.bin");
   std::vector<char> page_aligned(3 * 4096 + 4096);
-  auto* data = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(page_aligned.data()) + 4095) / 4096 * 4096);
+  auto* data =
+      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(page_aligned.data()) + 4095) / 4096 * 4096);
   for (int i = 0; i < 3 * 4096; ++i) data[i] = static_cast<char>(i * 7);
   for (const char* io : {"", "threads"}) {
     setenv("MEGATRAIN_IO", io, 1);

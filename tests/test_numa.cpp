@@ -13,7 +13,8 @@ namespace {
 
 TEST(Numa, NodesAreReadAsTheKernelListsThem) {
   const ScratchDirectory d;
-  for (const auto& [node, list] : {std::pair{"node0", "0-2,8"}, {"node1", "3-5"}, {"node2", ""}, {"node10", "6"}}) {
+  for (const auto& [node, list] :
+       {std::pair{"node0", "0-2,8"}, {"node1", "3-5"}, {"node2", ""}, {"node10", "6"}}) {
     std::filesystem::create_directory(d.file(node));
     d.write(std::string(node) + "/cpulist", std::string(list) + "\n");
   }

@@ -1,5 +1,5 @@
-// The planner: what it chooses as memory shrinks, that its sums are what is taken, that every refusal names a change
-// that works, and the simulator against schedules whose time can be said beforehand.
+// The planner: what it chooses as memory shrinks, that its sums are what is taken, that every refusal names a
+// change that works, and the simulator against schedules whose time can be said beforehand.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,7 +18,8 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 ModelSpec qwen7b() {
   ModelSpec s;
   s.family = "qwen2", s.vocab_size = 152064, s.hidden_size = 3584, s.num_layers = 28, s.num_heads = 28;
-  s.num_kv_heads = 4, s.intermediate_size = 18944, s.max_position_embeddings = 2048, s.qkv_bias = true, s.tied = false;
+  s.num_kv_heads = 4, s.intermediate_size = 18944, s.max_position_embeddings = 2048, s.qkv_bias = true,
+  s.tied = false;
   return s;
 }
 
@@ -33,7 +34,8 @@ PlanRequest h200(int64_t batch, int64_t device_gib = 138, int64_t host_gib = 112
   PlanRequest r;
   r.batch = batch, r.seq_len = 2048, r.compute = DType::bf16, r.device_shares_host = false;
   r.micro_batch_tokens = 16384;
-  r.device_limit = r.device_most = device_gib * kGiB, r.host_available = host_gib * kGiB, r.disk_available = disk_gib * kGiB;
+  r.device_limit = r.device_most = device_gib * kGiB, r.host_available = host_gib * kGiB,
+  r.disk_available = disk_gib * kGiB;
   r.machine = built_in_profile("cuda", "NVIDIA H200", 16);
   return r;
 }
@@ -64,8 +66,8 @@ TEST(Planner, SevenAndThirteenBillionWithClippingUseHbmAndRamTogether) {
   EXPECT_LE(b.bytes(Place::host), 112 * kGiB);
 }
 
-// From everything on the device to almost nothing: never faster, never an abyss, and everything that fits before
-// fits with more memory.
+// From everything on the device to almost nothing: never faster, never an abyss, and everything that fits
+// before fits with more memory.
 TEST(Planner, DegradesSmoothlyAsTheDeviceShrinks) {
   const auto model = make_model(qwen7b());
   double last = 0;
@@ -110,7 +112,8 @@ TEST(Planner, TheTableIsWhatIsTaken) {
     r.update_in_backward = seed % 3 == 0, r.disk_available = kGiB;
     r.host_available = kGiB, r.device_limit = kGiB;
     const MemoryPlan roomy = plan_step(*model, r);
-    r.host_available = roomy.bytes(Place::host) + roomy.bytes(Place::device) - static_cast<int64_t>(seed) * 20000;
+    r.host_available =
+        roomy.bytes(Place::host) + roomy.bytes(Place::device) - static_cast<int64_t>(seed) * 20000;
     const MemoryPlan p = plan_step(*model, r);
     TinyRun run(spec, p.step);
     EXPECT_EQ(run.device->memory_used(), p.bytes(Place::device));
@@ -149,9 +152,9 @@ void apply(PlanRequest& r, ModelSpec& spec, const std::string& message) {
 
 TEST(Planner, EveryRefusalNamesAChangeThatWorks) {
   std::vector<std::pair<PlanRequest, ModelSpec>> refused;
-  refused.emplace_back(h200(32, 24, 80), qwen7b());             // gradients do not fit
-  refused.emplace_back(h200(32, 3, 130), qwen7b());             // the device is too small for a block
-  refused.emplace_back(h200(4, 24, 40), gpt(8192, 80, 64));     // far too large
+  refused.emplace_back(h200(32, 24, 80), qwen7b());          // gradients do not fit
+  refused.emplace_back(h200(32, 3, 130), qwen7b());          // the device is too small for a block
+  refused.emplace_back(h200(4, 24, 40), gpt(8192, 80, 64));  // far too large
   refused.emplace_back(h200(4, 24, 40, 100), gpt(8192, 80, 64));
   refused.emplace_back(h200(32, 24, 140), qwen7b());
   refused.back().first.residency = "resident", refused.back().first.device_limit = 12 * kGiB;
@@ -187,8 +190,8 @@ TEST(Planner, OneWaveWhereTheHostHasNoRoomForGradients) {
   EXPECT_THROW(plan_step(*model, r), Error);
 }
 
-// One block's weights take as long to come as a block to compute: the step is the longer of the two lanes plus
-// what cannot overlap.
+// One block's weights take as long to come as a block to compute: the step is the longer of the two lanes
+// plus what cannot overlap.
 TEST(Simulator, LanesOverlapAndShareTheLink) {
   Schedule s;
   s.buffers.resize(3);

@@ -31,7 +31,8 @@ struct TrainArguments {
   std::deque<std::pair<std::string, std::string>> overrides;  // name, value; stable addresses for CLI11
 };
 
-// Every field of TrainConfig is a flag; values stay text until set_field has seen the config file. A boolean is
+// Every field of TrainConfig is a flag; values stay text until set_field has seen the config file. A boolean
+// is
 // --name, or --no-name.
 void add_fields(CLI::App* sub, TrainArguments& args) {
   TrainConfig defaults;
@@ -60,7 +61,8 @@ TrainConfig config_of(const CLI::App* sub, const TrainArguments& args) {
     const auto* option = sub->get_option("--" + name);
     const auto* no = sub->get_option_no_throw("--no-" + dashed(name));
     if (no && no->count() > 0) set_field(config, name, "false", no->get_name());
-    if (option->count() > 0) set_field(config, name, option->results()[0].empty() ? "true" : value, "--" + name);
+    if (option->count() > 0)
+      set_field(config, name, option->results()[0].empty() ? "true" : value, "--" + name);
   }
   return config;
 }
@@ -70,7 +72,8 @@ void add_train(CLI::App& app, TrainArguments& args, int& result, const std::stri
   sub->add_option("config", args.config_path, "YAML file; every option below is also a key in it")
       ->required();
   add_fields(sub, args);
-  sub->callback([&args, &result, sub, command_line] { result = run_train(config_of(sub, args), command_line); });
+  sub->callback(
+      [&args, &result, sub, command_line] { result = run_train(config_of(sub, args), command_line); });
 }
 
 void add_plan(CLI::App& app, TrainArguments& args, PlanOptions& o, int& result) {

@@ -27,7 +27,8 @@ struct PlanOptions {
   bool json = false;
   std::string timeline;  ///< file for a picture of the step; empty: none
 };
-/// What `train` would do with the config, here or on the machine that config.machine describes, without doing it.
+/// What `train` would do with the config, here or on the machine that config.machine describes, without doing
+/// it.
 int run_plan(const TrainConfig& config, const PlanOptions& options);
 
 struct DoctorOptions {

@@ -75,9 +75,10 @@ void look_at_limits(const DeviceChoice& choice, Findings& f) {
   say("  {:<26}{}, of which {} may be taken now\n", "host memory", bytes(total), bytes(room));
   say("  {:<26}{}\n", "huge pages", pages.empty() ? "not known" : pages);
   say("  {:<26}{}\n", "locked-memory limit", unlimited ? "none" : bytes(static_cast<int64_t>(lock.rlim_cur)));
-  say("  {:<26}{}\n", "device", choice.kind == DeviceKind::cuda
-                                     ? fmt::format("{}, {} may be used", choice.name, bytes(choice.usable_memory))
-                                     : "the CPU");
+  say("  {:<26}{}\n", "device",
+      choice.kind == DeviceKind::cuda
+          ? fmt::format("{}, {} may be used", choice.name, bytes(choice.usable_memory))
+          : "the CPU");
   for (const std::string& line : device_versions()) say("  {:<26}{}\n", "", line);
   if (room < total / 2)
     f.add(fmt::format("only {} of {} of memory may be taken", bytes(room), bytes(total)),
@@ -86,9 +87,11 @@ void look_at_limits(const DeviceChoice& choice, Findings& f) {
     f.add("huge pages are off: taking and pinning host memory is several times slower",
           "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root)");
   if (choice.kind == DeviceKind::cuda && !unlimited && static_cast<int64_t>(lock.rlim_cur) < room)
-    f.add(fmt::format("at most {} of memory may be locked; where the driver honours that, copies cannot overlap",
-                      bytes(static_cast<int64_t>(lock.rlim_cur))),
-          "ulimit -l unlimited, 'memlock' in /etc/security/limits.conf, or --ulimit memlock=-1 for a container");
+    f.add(fmt::format(
+              "at most {} of memory may be locked; where the driver honours that, copies cannot overlap",
+              bytes(static_cast<int64_t>(lock.rlim_cur))),
+          "ulimit -l unlimited, 'memlock' in /etc/security/limits.conf, or --ulimit memlock=-1 for a "
+          "container");
   if (choice.kind == DeviceKind::cpu && fs::exists("/dev/nvidia0"))
     f.add("there is an NVIDIA device, but it is not used: " + cuda_missing(),
           "build with cmake --preset cuda, or install the driver's libraries");
@@ -99,8 +102,8 @@ void look_at_rates(const MachineProfile& p, Findings& f) {
   say("  {:<26}up {}, down {}, both at once {} each way, with the CPU busy {}\n", "link", gb(p.link_up),
       gb(p.link_down), gb(p.link_both), gb(p.link_busy));
   say("  {:<26}{}\n", "host memory", gb(p.dram));
-  say("  {:<26}host {}, with the link busy {}; device {}\n", "AdamW (28 B a parameter)", gb(p.adam), gb(p.adam_busy),
-      gb(p.device_adam));
+  say("  {:<26}host {}, with the link busy {}; device {}\n", "AdamW (28 B a parameter)", gb(p.adam),
+      gb(p.adam_busy), gb(p.device_adam));
   say("  {:<26}{}\n", "device copy", gb(p.device_copy));
   say("  {:<26}{:.3g} TFLOP/s at most\n", "matrix products", p.gemm / 1e12);
   const size_t last = p.attention_share.size() - 1;
@@ -109,13 +112,15 @@ void look_at_rates(const MachineProfile& p, Findings& f) {
   say("  {:<26}{:.1f} us an operation, {:.0f} us a task, {:.2f} ms a step\n", "issuing", p.op_seconds * 1e6,
       p.task_seconds * 1e6, p.step_seconds * 1e3);
   if (p.disk_free > 0)
-    say("  {:<26}read {}, write {}, both at once {} each; {} free\n", "disk, direct", gb(p.disk_read), gb(p.disk_write),
-        gb(p.disk_both), bytes(p.disk_free));
+    say("  {:<26}read {}, write {}, both at once {} each; {} free\n", "disk, direct", gb(p.disk_read),
+        gb(p.disk_write), gb(p.disk_both), bytes(p.disk_free));
   if (p.device == "cuda" && p.link_up < 20e9)
     f.add("the link to the GPU is slow: " + gb(p.link_up),
-          "see that it sits in a x16 slot at full generation (nvidia-smi -q: PCIe link), and that memory is pinned");
+          "see that it sits in a x16 slot at full generation (nvidia-smi -q: PCIe link), and that memory is "
+          "pinned");
   if (p.dram < 5e9 * static_cast<double>(p.cores) && p.cores <= 8)
-    f.add("host memory is slow for this many cores: " + gb(p.dram), "fill all memory channels, or stop what else runs");
+    f.add("host memory is slow for this many cores: " + gb(p.dram),
+          "fill all memory channels, or stop what else runs");
   if (p.disk_free > 0 && p.disk_write < 0.5e9)
     f.add("the disk writes only " + gb(p.disk_write) + ": states on it would be slow",
           "set state_dir to a local NVMe disk");
@@ -142,7 +147,9 @@ int run_doctor(const DoctorOptions& o) {
     write_file_atomically(path, machine_yaml(p));
     say("profile: {}; train and plan use it{}\n", path, o.out.empty() ? "" : " with --machine " + path);
   }
-  say("{}\n", findings.count() == 0 ? "nothing is wrong" : fmt::format("{} thing{} to mend, see above", findings.count(), findings.count() == 1 ? "" : "s"));
+  say("{}\n", findings.count() == 0 ? "nothing is wrong"
+                                    : fmt::format("{} thing{} to mend, see above", findings.count(),
+                                                  findings.count() == 1 ? "" : "s"));
   return 0;
 }
 

@@ -22,9 +22,18 @@
 namespace megatrain {
 
 MachineOptions machine_of(const TrainConfig& c) {
-  return {c.device,      c.compute,   c.memory_limit, c.residency, c.threads,
-          c.micro_batch, c.serialize, c.poison,       c.host_memory, c.disk,
-          c.state_dir.empty() ? c.out_dir + "/states" : c.state_dir, c.machine};
+  return {c.device,
+          c.compute,
+          c.memory_limit,
+          c.residency,
+          c.threads,
+          c.micro_batch,
+          c.serialize,
+          c.poison,
+          c.host_memory,
+          c.disk,
+          c.state_dir.empty() ? c.out_dir + "/states" : c.state_dir,
+          c.machine};
 }
 
 PlanRequest training_request(const TrainConfig& c, const ModelSpec& spec) {
@@ -34,11 +43,13 @@ PlanRequest training_request(const TrainConfig& c, const ModelSpec& spec) {
   if (c.checkpoint_interval >= 0)
     r.beside.emplace_back("checkpoint writers", CheckpointPolicy{}.threads * (kWriterBytes + kPassingBytes));
   const auto model = make_model(spec);
-  r.disk_reserved = model->parameter_count() * 4 + (c.checkpoint_interval >= 0 ? 2 * checkpoint_bytes(*model) : 0);
+  r.disk_reserved =
+      model->parameter_count() * 4 + (c.checkpoint_interval >= 0 ? 2 * checkpoint_bytes(*model) : 0);
   return r;
 }
 
-std::string estimate_text(const Model& model, const MemoryPlan& m, const MachineProfile& machine, int64_t steps) {
+std::string estimate_text(const Model& model, const MemoryPlan& m, const MachineProfile& machine,
+                          int64_t steps) {
   const StepPlan& p = m.step;
   const StepEstimate& e = m.estimate;
   const double tokens = static_cast<double>(p.batch * p.seq_len),
@@ -49,20 +60,22 @@ std::string estimate_text(const Model& model, const MemoryPlan& m, const Machine
       lanes += fmt::format("{}{} {}", lanes.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
                            format_duration(e.busy[lane]));
   std::string out = fmt::format(
-      "  predicted: {} a step ({}), {} tok/s, {:.3g} model TFLOP/s = {:.0f}% of the matrix rate; bound by {}\n",
-      format_duration(e.seconds), lanes, format_count(tokens / e.seconds), flops / 1e12, 100 * flops / machine.gemm,
-      e.verdict());
-  out += fmt::format("  {} steps: {} (profile: {}, {})\n", steps, format_duration(e.seconds * static_cast<double>(steps)),
-                     machine.name, machine.source);
+      "  predicted: {} a step ({}), {} tok/s, {:.3g} model TFLOP/s = {:.0f}% of the matrix rate; bound by "
+      "{}\n",
+      format_duration(e.seconds), lanes, format_count(tokens / e.seconds), flops / 1e12,
+      100 * flops / machine.gemm, e.verdict());
+  out += fmt::format("  {} steps: {} (profile: {}, {})\n", steps,
+                     format_duration(e.seconds * static_cast<double>(steps)), machine.name, machine.source);
   if (m.bytes(Place::disk) > 0)
     out += fmt::format(
-        "  states on disk: {} read and {} written a step; written {:.3g} TB a day, {:.3g} TB in the whole run (a "
+        "  states on disk: {} read and {} written a step; written {:.3g} TB a day, {:.3g} TB in the whole "
+        "run (a "
         "disk's endurance is given as TBW)\n",
         format_bytes(m.disk_read_bytes), format_bytes(m.disk_written_bytes),
-        m.disk_written_bytes / e.seconds * 86400 / 1e12, m.disk_written_bytes * static_cast<double>(steps) / 1e12);
+        m.disk_written_bytes / e.seconds * 86400 / 1e12,
+        m.disk_written_bytes * static_cast<double>(steps) / 1e12);
   return out;
 }
-
 
 namespace {
 
@@ -105,7 +118,8 @@ PlanRequest request_elsewhere(const TrainConfig& c, const ModelSpec& spec, const
   return r;
 }
 
-nlohmann::ordered_json as_json(const Model& model, const MemoryPlan& m, const MachineProfile& machine, int64_t steps) {
+nlohmann::ordered_json as_json(const Model& model, const MemoryPlan& m, const MachineProfile& machine,
+                               int64_t steps) {
   const StepPlan& p = m.step;
   nlohmann::ordered_json j;
   const double tokens = static_cast<double>(p.batch * p.seq_len), seconds = m.estimate.seconds;
@@ -120,7 +134,8 @@ nlohmann::ordered_json as_json(const Model& model, const MemoryPlan& m, const Ma
   }
   for (int u = 0; u < model.unit_count(); ++u) {
     const UnitHomes h = home_of(p.homes, u);
-    j["homes"].push_back({name_of(h.weights), name_of(h.states), p.gradients_rest() ? name_of(h.gradient) : "none"});
+    j["homes"].push_back(
+        {name_of(h.weights), name_of(h.states), p.gradients_rest() ? name_of(h.gradient) : "none"});
   }
   for (int l = 0; l < model.block_count(); ++l) j["levels"].push_back(p.level(l));
   j["resident_blocks"] = p.resident_blocks, j["offloaded_inputs"] = p.offloaded_inputs;
@@ -129,13 +144,14 @@ nlohmann::ordered_json as_json(const Model& model, const MemoryPlan& m, const Ma
   e["model_flops_per_second"] = model.step_flops(p.batch, p.seq_len) / seconds;
   e["mfu"] = model.step_flops(p.batch, p.seq_len) / seconds / machine.gemm;
   e["bound_by"] = m.estimate.verdict(), e["run_seconds"] = seconds * static_cast<double>(steps);
-  for (int lane = 0; lane < kLanes; ++lane) e["busy_seconds"][name_of(static_cast<Lane>(lane))] = m.estimate.busy[lane];
+  for (int lane = 0; lane < kLanes; ++lane)
+    e["busy_seconds"][name_of(static_cast<Lane>(lane))] = m.estimate.busy[lane];
   e["disk_read_bytes"] = m.disk_read_bytes, e["disk_written_bytes"] = m.disk_written_bytes;
   return j;
 }
 
-void write_timeline(const std::string& path, const Model& model, const MemoryPlan& m, const MachineProfile& machine,
-                    const std::string& text) {
+void write_timeline(const std::string& path, const Model& model, const MemoryPlan& m,
+                    const MachineProfile& machine, const std::string& text) {
   constexpr int64_t kMostTasks = 40'000;
   StepPlan p = m.step;
   // A long step: its first waves say enough.
@@ -145,9 +161,10 @@ void write_timeline(const std::string& path, const Model& model, const MemoryPla
   CostModel costs(model, machine);
   const StepBuffers buffers(model, p);
   const Schedule s = steady_step(model, p, buffers);
-  const std::string title = fmt::format("megatrain plan: {} parameters on {}{}",
-                                        format_count(static_cast<double>(model.parameter_count())), machine.name,
-                                        waves < m.step.waves() ? fmt::format(", the first {} of {} waves", waves, m.step.waves()) : "");
+  const std::string title = fmt::format(
+      "megatrain plan: {} parameters on {}{}", format_count(static_cast<double>(model.parameter_count())),
+      machine.name,
+      waves < m.step.waves() ? fmt::format(", the first {} of {} waves", waves, m.step.waves()) : "");
   write_file_atomically(path, timeline_html(s, simulate(s, p, costs), title, text));
 }
 
@@ -166,9 +183,10 @@ int run_plan(const TrainConfig& c, const PlanOptions& o) {
     const Session s = Session::plan_for(spec, training_request(c, spec), machine_of(c));
     plan = s.plan, machine = s.profile;
   }
-  const std::string text = fmt::format(
-      "model: {} parameters ({})\nplan: {}\n{}{}", format_count(static_cast<double>(model->parameter_count())), spec.family,
-      plan_text(*model, plan), memory_table(plan), estimate_text(*model, plan, machine, c.num_steps));
+  const std::string text = fmt::format("model: {} parameters ({})\nplan: {}\n{}{}",
+                                       format_count(static_cast<double>(model->parameter_count())),
+                                       spec.family, plan_text(*model, plan), memory_table(plan),
+                                       estimate_text(*model, plan, machine, c.num_steps));
   if (o.json)
     say("{}\n", as_json(*model, plan, machine, c.num_steps).dump(2));
   else

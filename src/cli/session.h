@@ -26,7 +26,8 @@ struct MachineOptions {
 
 /// What the program takes beside the step: libraries, threads, their buffers.
 int64_t program_bytes(DeviceKind kind, int threads);
-/// The profile a command plans by: the file that is named, else what `doctor` wrote of this device, else built in.
+/// The profile a command plans by: the file that is named, else what `doctor` wrote of this device, else
+/// built in.
 MachineProfile profile_for(const MachineOptions& machine, const DeviceChoice& choice);
 /// Disk that states may take in a directory (that need not exist yet), less `reserved` bytes.
 int64_t disk_for_states(const MachineOptions& machine, int64_t reserved);

@@ -45,7 +45,8 @@ void put(std::string& page, const std::string& name, const std::string& value) {
 
 }  // namespace
 
-std::string timeline_html(const Schedule& s, const Timeline& t, const std::string& title, const std::string& text) {
+std::string timeline_html(const Schedule& s, const Timeline& t, const std::string& title,
+                          const std::string& text) {
   bool used[kLanes] = {false};
   for (const Task& task : s.tasks) used[static_cast<size_t>(task.lane)] = true;
   std::string lanes, kinds, tasks;
@@ -65,8 +66,10 @@ std::string timeline_html(const Schedule& s, const Timeline& t, const std::strin
   }
   std::string page = kPage;
   put(page, "title", escaped(title)), put(page, "text", escaped(text));
-  put(page, "height", std::to_string(rows * 34 + 24)), put(page, "total", fmt::format("{:.1f}", t.seconds * 1e6));
-  put(page, "lanes", "[" + lanes + "]"), put(page, "kinds", "[" + kinds + "]"), put(page, "tasks", "[" + tasks + "]");
+  put(page, "height", std::to_string(rows * 34 + 24)),
+      put(page, "total", fmt::format("{:.1f}", t.seconds * 1e6));
+  put(page, "lanes", "[" + lanes + "]"), put(page, "kinds", "[" + kinds + "]"),
+      put(page, "tasks", "[" + tasks + "]");
   return page;
 }
 

@@ -199,7 +199,8 @@ class Trainer {
     const int64_t done = step_ + 1;
     log(r, settings.optimizer.learning_rate);
     if (!c_.trace.empty() && done > c_.num_steps - c_.trace_steps)
-      trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done), session_.plan.step, *costs_);
+      trace_.add(engine_->schedule(), engine_->timeline(), fmt::format("step {}", done), session_.plan.step,
+                 *costs_);
     check_finite(r);
     if (validation_due(done)) validate_now(done);
     if (c_.save_interval > 0 && done % c_.save_interval == 0 && done < c_.num_steps) save();
@@ -239,7 +240,8 @@ class Trainer {
     for (int lane = 0; lane < kLanes; ++lane) {
       const char* name = name_of(static_cast<Lane>(lane));
       const double share = 100 * since_line_.busy[lane] / since_line_.seconds;
-      if (lane < static_cast<int>(Lane::disk_read) || share > 0) busy += fmt::format(" {} {:.0f}%", name, share);
+      if (lane < static_cast<int>(Lane::disk_read) || share > 0)
+        busy += fmt::format(" {} {:.0f}%", name, share);
       scalars.emplace_back(metric_name(static_cast<Lane>(lane)), share);
     }
     const double eta = seconds_since(started_) / static_cast<double>(step_ + 1 - first_step_) *

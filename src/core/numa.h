@@ -16,8 +16,8 @@ NumaNodes read_numa_nodes(const std::string& directory, const std::vector<int>& 
 /// The calling thread runs on these processors from now on (where the system lets it).
 void run_on(const std::vector<int>& processors);
 
-/// [0, n) in as many contiguous shares as there are nodes: what of a block belongs to which. Pages of a share are
-/// touched, and so placed, by the node whose threads will update them.
+/// [0, n) in as many contiguous shares as there are nodes: what of a block belongs to which. Pages of a share
+/// are touched, and so placed, by the node whose threads will update them.
 inline int64_t share_begin(int64_t n, int share, int shares) {
   return n / shares * share + n % shares * share / shares;
 }

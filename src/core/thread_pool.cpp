@@ -43,7 +43,8 @@ void ThreadPool::run(int64_t n, Fn fn, void* ctx, bool near) {
   {
     std::lock_guard lock(mutex_);
     fn_ = fn, ctx_ = ctx, n_ = n, near_ = near && nodes_ > 1;
-    for (size_t s = 0; s < next_.size(); ++s) next_[s].store(near_ ? shares_[s] : 0, std::memory_order_relaxed);
+    for (size_t s = 0; s < next_.size(); ++s)
+      next_[s].store(near_ ? shares_[s] : 0, std::memory_order_relaxed);
     busy_ = static_cast<int>(workers_.size());
     ++generation_;
   }

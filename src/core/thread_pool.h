@@ -17,8 +17,8 @@ namespace megatrain {
 /// results independent of the number of threads. Not re-entrant; one caller at a time.
 class ThreadPool {
  public:
-  /// With several `nodes` the threads are spread over them and stay there (the caller, for as long as it is the
-  /// pool's, at the first).
+  /// With several `nodes` the threads are spread over them and stay there (the caller, for as long as it is
+  /// the pool's, at the first).
   explicit ThreadPool(int threads, const NumaNodes* nodes = nullptr);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -38,8 +38,9 @@ class ThreadPool {
                  [&](int64_t i) { f(i * grain, (i + 1) * grain < n ? (i + 1) * grain : n); });
   }
 
-  /// The same for a part of a block: elements [first, first + n) of `size`. Each range is done by a thread of the
-  /// node to whose share of the block it belongs (core/numa.h), while that has any; then by whoever is free.
+  /// The same for a part of a block: elements [first, first + n) of `size`. Each range is done by a thread of
+  /// the node to whose share of the block it belongs (core/numa.h), while that has any; then by whoever is
+  /// free.
   template <class F>
   void parallel_near(int64_t first, int64_t n, int64_t size, int64_t grain, F&& f) {
     const int64_t items = (n + grain - 1) / grain;

@@ -52,9 +52,9 @@ class Device {
   /// Device memory. Throws Error when `memory_limit` would be passed.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* data, int64_t bytes) = 0;
-  /// Host memory that copies can be asynchronous to ("pinned"); counted in pinned_used(). `parts`: where arrays
-  /// begin in it; on a machine with several NUMA nodes the pages of each are spread as ThreadPool::parallel_near
-  /// spreads the work on it.
+  /// Host memory that copies can be asynchronous to ("pinned"); counted in pinned_used(). `parts`: where
+  /// arrays begin in it; on a machine with several NUMA nodes the pages of each are spread as
+  /// ThreadPool::parallel_near spreads the work on it.
   virtual void* allocate_pinned(int64_t bytes, const std::vector<int64_t>& parts) = 0;
   void* allocate_pinned(int64_t bytes) { return allocate_pinned(bytes, {0}); }
   virtual void release_pinned(void* data, int64_t bytes) = 0;

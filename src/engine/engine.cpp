@@ -16,10 +16,10 @@ enum Kind { kTrain, kUpdate, kEvaluate, kLogits };
 }
 
 void fail_not_finite(int64_t step, const UnitLayout& unit) {
-  fail(
-      fmt::format("step {}: the gradient of {} is not finite; earlier units may already be updated, so the run "
-                  "stops (set max_gradient_norm to skip such steps instead)",
-                  step, unit.name));
+  fail(fmt::format(
+      "step {}: the gradient of {} is not finite; earlier units may already be updated, so the run "
+      "stops (set max_gradient_norm to skip such steps instead)",
+      step, unit.name));
 }
 
 Engine::Engine(Device& device, const Model& model, StateStore& store, const StepPlan& plan,
@@ -36,7 +36,8 @@ Engine::Engine(Device& device, const Model& model, StateStore& store, const Step
   if (options.world != 1) throw std::logic_error("several ranks are not implemented yet");
   const StoreOptions wanted = plan.store_options();
   if (wanted.homes != store.options().homes ||
-      (!wanted.homes.empty() && (wanted.compute != store.options().compute || (plan.training && wanted.gradients != store.options().gradients))))
+      (!wanted.homes.empty() && (wanted.compute != store.options().compute ||
+                                 (plan.training && wanted.gradients != store.options().gradients))))
     throw std::logic_error("the store was made for other homes than the plan's");
   place_buffers();
   for (int u = 0; u < model.unit_count(); ++u) loaded_.push_back(buffers_.at_home(u));
@@ -195,7 +196,8 @@ StepResult Engine::train_step(const int32_t* tokens, const int32_t* targets, con
 void Engine::check_applied() const {
   const auto* norms = losses() + plan_.micro_batches();
   for (int u = 0; u < model_.unit_count(); ++u)
-    if (!std::isfinite(norms[u])) fail_not_finite(optimizer_steps_ + 1, model_.units()[static_cast<size_t>(u)]);
+    if (!std::isfinite(norms[u]))
+      fail_not_finite(optimizer_steps_ + 1, model_.units()[static_cast<size_t>(u)]);
 }
 
 double Engine::run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens,

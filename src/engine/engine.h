@@ -86,9 +86,9 @@ class Engine {
   /// the sum of losses. Not checked: the caller does that.
   double run_schedule(const Schedule& schedule, const ExecOptions& exec, const int32_t* tokens,
                       const int32_t* targets, const StepSettings& settings);
-  /// Gradient of `unit` as the last train_step left it on the host, fp32, laid out as the unit, where its home
-  /// is there. Overwritten by the next step; with update_in_backward only the last unit of each slab is still
-  /// there.
+  /// Gradient of `unit` as the last train_step left it on the host, fp32, laid out as the unit, where its
+  /// home is there. Overwritten by the next step; with update_in_backward only the last unit of each slab is
+  /// still there.
   const float* host_gradient(int unit) const {
     return static_cast<const float*>(memory_[static_cast<size_t>(buffers_.host_gradient(unit))]);
   }

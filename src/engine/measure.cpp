@@ -31,7 +31,8 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 struct AdamBlock {
   AdamBlock(Device& device, int64_t n) : device_(device), n_(n) {
     layout.add("w", {n / 1024, 1024}, Init::normal);
-    hi = take<uint16_t>(2), lo = take<uint16_t>(2), m = take<float>(4), v = take<float>(4), g = take<float>(4);
+    hi = take<uint16_t>(2), lo = take<uint16_t>(2), m = take<float>(4), v = take<float>(4),
+    g = take<float>(4);
     for (int64_t i = 0; i < n; ++i) g[i] = 1e-3f;
   }
   ~AdamBlock() {
@@ -39,9 +40,7 @@ struct AdamBlock {
   }
   AdamBlock(const AdamBlock&) = delete;
   AdamBlock& operator=(const AdamBlock&) = delete;
-  void update(ThreadPool& pool) const {
-    adamw_update_unit(pool, layout, {hi, lo, m, v}, g, {1e-4}, 3, 1.0);
-  }
+  void update(ThreadPool& pool) const { adamw_update_unit(pool, layout, {hi, lo, m, v}, g, {1e-4}, 3, 1.0); }
   UnitLayout layout;
   uint16_t *hi, *lo;
   float *m, *v, *g;
@@ -65,10 +64,12 @@ class Meter {
     p_.device_name = p_.name = choice.name;
     p_.cores = options.threads, p_.source = "measured by megatrain doctor";
     p_.device_memory = choice.usable_memory, p_.host_memory = available_host_memory() / 10 * 9;
-    const int64_t room = cuda_ ? std::min<int64_t>(choice.usable_memory / 10 * 8, int64_t{12} << 30) : int64_t{1} << 30;
+    const int64_t room =
+        cuda_ ? std::min<int64_t>(choice.usable_memory / 10 * 8, int64_t{12} << 30) : int64_t{1} << 30;
     device_ = make_device(choice, room + 64 * kMiB, options.threads);
     arena_ = std::make_unique<Arena>(*device_, "measurement", room, "free some memory");
-    stream_ = device_->new_stream("compute"), up_ = device_->new_stream("up"), down_ = device_->new_stream("down");
+    stream_ = device_->new_stream("compute"), up_ = device_->new_stream("up"),
+    down_ = device_->new_stream("down");
     type_ = cuda_ ? DType::bf16 : DType::f32;
     base_ = static_cast<char*>(arena_->take("all", room));
     room_ = room;
@@ -255,7 +256,8 @@ class Meter {
         for (const double n : p_.gemm_axis)
           for (const double k : p_.gemm_axis) {
             double flops = 0;
-            const double s = product(flops, static_cast<int64_t>(m), static_cast<int64_t>(n), static_cast<int64_t>(k), gradient);
+            const double s = product(flops, static_cast<int64_t>(m), static_cast<int64_t>(n),
+                                     static_cast<int64_t>(k), gradient);
             rates[gradient].push_back(flops / s);
             p_.gemm = std::max(p_.gemm, flops / s);
           }
@@ -264,11 +266,13 @@ class Meter {
   }
 
   void measure_attention() {
-    p_.attention_axis = cuda_ ? std::vector<double>{256, 512, 1024, 2048, 4096, 8192} : std::vector<double>{64, 256, 1024};
+    p_.attention_axis =
+        cuda_ ? std::vector<double>{256, 512, 1024, 2048, 4096, 8192} : std::vector<double>{64, 256, 1024};
     for (const double t : p_.attention_axis)
       for (const int64_t d : {64, 128}) {
         const auto length = static_cast<int64_t>(t);
-        const int64_t heads = cuda_ ? 16 : 2, tokens = cuda_ ? 16384 : 1024, batch = std::max<int64_t>(tokens / length, 1), w = heads * d;
+        const int64_t heads = cuda_ ? 16 : 2, tokens = cuda_ ? 16384 : 1024,
+                      batch = std::max<int64_t>(tokens / length, 1), w = heads * d;
         const AttentionShape s{batch, length, heads, heads, d};
         const int64_t n = batch * length;
         int64_t used = 0;
@@ -277,12 +281,19 @@ class Meter {
           used += (x.bytes() + 255) / 256 * 256;
           return x;
         };
-        const Tensor qkv = take(type_, 3 * w), out = take(type_, w), dout = take(type_, w), dqkv = take(type_, 3 * w),
-                     lse = take(DType::f32, heads), delta = take(DType::f32, heads);
+        const Tensor qkv = take(type_, 3 * w), out = take(type_, w), dout = take(type_, w),
+                     dqkv = take(type_, 3 * w), lse = take(DType::f32, heads),
+                     delta = take(DType::f32, heads);
         const double flops = 2.0 * static_cast<double>(n * length * w);
-        p_.attention_share.push_back(flops / time([&] { device_->ops().attention(*stream_, {qkv, out, lse, s, {}}); }) / p_.gemm);
+        p_.attention_share.push_back(flops / time([&] {
+                                       device_->ops().attention(*stream_, {qkv, out, lse, s, {}});
+                                     }) /
+                                     p_.gemm);
         p_.attention_backward_share.push_back(
-            2.5 * flops / time([&] { device_->ops().attention_backward(*stream_, {qkv, out, lse, dout, dqkv, delta, s, {}}); }) / p_.gemm);
+            2.5 * flops / time([&] {
+              device_->ops().attention_backward(*stream_, {qkv, out, lse, dout, dqkv, delta, s, {}});
+            }) /
+            p_.gemm);
       }
   }
 
@@ -292,15 +303,19 @@ class Meter {
     const Tensor x = at(0, type_, {n, c}), y = at(row, type_, {n, c}), z = at(2 * row, type_, {n, c}),
                  wide = at(3 * row, type_, {n, 4 * c}), wide2 = at(7 * row, type_, {n, 4 * c});
     const int64_t small = 11 * row;
-    const Tensor g = at(small, type_, {c}), mean = at(small + 4 * c, DType::f32, {n}), rstd = at(small + 4 * c + 4 * n, DType::f32, {n}),
-                 dg = at(small + 4 * c + 8 * n, DType::f32, {4 * c}), db = at(small + 20 * c + 8 * n, DType::f32, {4 * c});
-    const Tensor targets = at(small + 36 * c + 8 * n, DType::i32, {n}), total = at(small + 36 * c + 12 * n, DType::f64, {1});
+    const Tensor g = at(small, type_, {c}), mean = at(small + 4 * c, DType::f32, {n}),
+                 rstd = at(small + 4 * c + 4 * n, DType::f32, {n}),
+                 dg = at(small + 4 * c + 8 * n, DType::f32, {4 * c}),
+                 db = at(small + 20 * c + 8 * n, DType::f32, {4 * c});
+    const Tensor targets = at(small + 36 * c + 8 * n, DType::i32, {n}),
+                 total = at(small + 36 * c + 12 * n, DType::f64, {1});
     const int64_t table_at = small + 36 * c + 16 * n;
     const int64_t v = cuda_ ? 32768 : 2048;
     const Tensor table = at(table_at, type_, {v, c}), dtable = at(table_at + v * c * e, DType::f32, {v, c});
     std::vector<int32_t> ids(static_cast<size_t>(n));
     for (size_t i = 0; i < ids.size(); ++i)
-      ids[i] = static_cast<int32_t>(std::min<double>(static_cast<double>(v - 1), std::pow(v, random_uniform(3, 4, i)) - 1));
+      ids[i] = static_cast<int32_t>(
+          std::min<double>(static_cast<double>(v - 1), std::pow(v, random_uniform(3, 4, i)) - 1));
     device_->copy_now(targets.data, ids.data(), n * 4);
     Stream& s = *stream_;
     const auto bytes = static_cast<double>(row);
@@ -311,34 +326,42 @@ class Meter {
     const Tensor qkv(wide.data, type_, {n, 3 * c});
     const std::vector<float> freq(64, 0.01f);
     share("layer_norm", 2 * bytes, [&] { o.layer_norm(s, {x, g, {}, y, {}, rstd, 1e-6f}); });
-    share("layer_norm_backward", 4 * bytes, [&] { o.layer_norm_backward(s, {x, g, {}, rstd, y, z, dg, {}, true}); });
+    share("layer_norm_backward", 4 * bytes, [&] {
+      o.layer_norm_backward(s, {x, g, {}, rstd, y, z, dg, {}, true});
+    });
     share("residual_add", 3 * bytes, [&] { o.residual_add(s, x, y, z, {}); });
     share("column_sum", 4 * bytes, [&] { o.column_sum(s, wide, dg); });
     share("activation", 8 * bytes, [&] { o.activation(s, Activation::gelu, wide, wide2); });
-    share("activation_backward", 12 * bytes, [&] { o.activation_backward(s, Activation::gelu, wide, wide2); });
+    share("activation_backward", 12 * bytes,
+          [&] { o.activation_backward(s, Activation::gelu, wide, wide2); });
     share("swiglu", 6 * bytes, [&] { o.swiglu(s, wide, Tensor(wide2.data, type_, {n, 2 * c})); });
-    share("swiglu_backward", 10 * bytes, [&] { o.swiglu_backward(s, wide, Tensor(wide2.data, type_, {n, 2 * c})); });
+    share("swiglu_backward", 10 * bytes, [&] {
+      o.swiglu_backward(s, wide, Tensor(wide2.data, type_, {n, 2 * c}));
+    });
     share("rope", 4 * bytes, [&] { o.rope(s, {qkv, qkv, {}, {}, {}, heads, freq.data()}); });
     share("rope_backward_norms", 6 * bytes, [&] {
       o.rope_backward(s, {Tensor(wide2.data, type_, {n, 3 * c}), qkv, {}, g, g, dg, db, heads, freq.data()});
     });
     share("embedding", 2 * bytes, [&] { o.embedding(s, {targets, table, {}, y, 512, {}, {}}); });
-    share("embedding_backward", 2 * bytes, [&] { o.embedding_backward(s, {targets, x, dtable, {}, 512, {}}); });
+    share("embedding_backward", 2 * bytes, [&] {
+      o.embedding_backward(s, {targets, x, dtable, {}, 512, {}});
+    });
     const int64_t rows = n / 8;
     const Tensor logits(wide.data, type_, {rows, v});
     share("cross_entropy", 2 * static_cast<double>(logits.bytes()), [&] {
       o.cross_entropy(s, {logits, targets.rows(0, rows), mean.rows(0, rows), 1, true, v});
     });
     share("sum", static_cast<double>(dtable.bytes()), [&] { o.sum(s, dtable, total, true); });
-    share("fill", static_cast<double>(dtable.bytes()), [&] { o.fill_bytes(s, dtable.data, 0, dtable.bytes()); });
+    share("fill", static_cast<double>(dtable.bytes()),
+          [&] { o.fill_bytes(s, dtable.data, 0, dtable.bytes()); });
     p_.op_share["other"] = 0.7;
   }
 
   // A model so small that issuing its work is all that takes time, with few and with many micro-batches.
   void measure_issue() {
     ModelSpec spec;
-    spec.vocab_size = 64, spec.hidden_size = 64, spec.num_layers = 4, spec.num_heads = 1, spec.intermediate_size = 64,
-    spec.max_position_embeddings = 128;
+    spec.vocab_size = 64, spec.hidden_size = 64, spec.num_layers = 4, spec.num_heads = 1,
+    spec.intermediate_size = 64, spec.max_position_embeddings = 128;
     const auto model = make_model(spec);
     const auto seconds = [&](int64_t micros) {
       StepPlan plan;
@@ -362,8 +385,8 @@ class Meter {
       }
       return best;
     };
-    // Per micro-batch and step: 4 blocks twice, head and embedding: 11 compute tasks of some 110 operations, and 2
-    // copies; an operation is taken to cost a third of a task's waits, stamps and events.
+    // Per micro-batch and step: 4 blocks twice, head and embedding: 11 compute tasks of some 110 operations,
+    // and 2 copies; an operation is taken to cost a third of a task's waits, stamps and events.
     constexpr double kTasks = 13, kOps = 110, kFixedTasks = 50;
     const double one = seconds(1), many = seconds(17), each = (many - one) / 16;
     p_.op_seconds = each / (kOps + 3 * kTasks), p_.task_seconds = 3 * p_.op_seconds;
@@ -379,7 +402,8 @@ class Meter {
     const int64_t half = bytes / 2;
     StateFile file(o_.disk_directory + "/doctor-" + std::to_string(::getpid()) + ".bin", bytes);
     void *a = device_->allocate_pinned(half), *b = device_->allocate_pinned(half);
-    for (int64_t i = 0; i < half / 4; ++i) static_cast<uint32_t*>(a)[i] = random_u32(7, 8, static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < half / 4; ++i)
+      static_cast<uint32_t*>(a)[i] = random_u32(7, 8, static_cast<uint64_t>(i));
     file.register_memory({{a, half}, {b, half}});
     const auto rate = [&](double n, auto f) {
       const double start = now();

@@ -101,7 +101,8 @@ void Engine::Runner::optimize(const Task& t, Stream& s) {
 UnitState Engine::Runner::planes(int u, int weights_buffer, int states_buffer) const {
   UnitState s;
   const auto at = [&](Plane p) -> void* {
-    for (const auto& [buffer, group] : {std::pair{weights_buffer, Group::weights}, {states_buffer, Group::states}}) {
+    for (const auto& [buffer, group] :
+         {std::pair{weights_buffer, Group::weights}, {states_buffer, Group::states}}) {
       const int64_t offset = e_.store_.layout(u, group).offset[static_cast<int>(p)];
       if (offset >= 0) return static_cast<char*>(memory(buffer)) + offset;
     }
@@ -112,7 +113,8 @@ UnitState Engine::Runner::planes(int u, int weights_buffer, int states_buffer) c
   return s;
 }
 
-void Engine::Runner::optimize_on_host(int u, const AdamWConfig& config, int64_t step, double scale, Stream& s) {
+void Engine::Runner::optimize_on_host(int u, const AdamWConfig& config, int64_t step, double scale,
+                                      Stream& s) {
   const UnitState state = planes(u, e_.buffers_.host_weights(u), e_.buffers_.host_states(u));
   const auto* grad = static_cast<const float*>(memory(e_.buffers_.host_gradient(u)));
   const double* norm =
@@ -127,12 +129,14 @@ void Engine::Runner::optimize_on_host(int u, const AdamWConfig& config, int64_t 
   });
 }
 
-void Engine::Runner::optimize_on_device(int u, const AdamWConfig& config, int64_t step, double scale, Stream& s) {
+void Engine::Runner::optimize_on_device(int u, const AdamWConfig& config, int64_t step, double scale,
+                                        Stream& s) {
   const UnitState state = planes(u, e_.buffers_.home_weights(u), e_.buffers_.home_states(u));
   const auto* grad = static_cast<const float*>(memory(e_.buffers_.gradient(u)));
   for (const Parameter& p : e_.model_.units()[static_cast<size_t>(u)].parameters) {
     AdamWArgs a;
-    a.hi = state.hi + p.offset, a.lo = state.lo + p.offset, a.m = state.m + p.offset, a.v = state.v + p.offset;
+    a.hi = state.hi + p.offset, a.lo = state.lo + p.offset, a.m = state.m + p.offset,
+    a.v = state.v + p.offset;
     a.gradient = grad + p.offset, a.count = p.numel, a.step = adamw_step(config, step, scale, p.decay);
     a.squared_norm = updates_now() ? static_cast<double*>(memory(e_.buffers_.norm(u))) : nullptr;
     e_.device_.ops().adamw(s, a);
@@ -165,7 +169,8 @@ void Engine::Runner::move_disk(const Task& t, Stream& s) {
                                               : Group::gradient;
   const bool reads = t.lane == Lane::disk_read;
   auto* data = static_cast<char*>(memory(t.accesses[reads ? 1 : 0].buffer));
-  const int64_t offset = e_.store_.file_offset(t.unit, group), n = e_.model_.units()[static_cast<size_t>(t.unit)].numel;
+  const int64_t offset = e_.store_.file_offset(t.unit, group),
+                n = e_.model_.units()[static_cast<size_t>(t.unit)].numel;
   StateFile* file = e_.store_.file();
   const auto enqueue = [&](int64_t at, int64_t bytes) {
     static_cast<CpuStream&>(s).enqueue([=](ThreadPool&) {
@@ -242,7 +247,8 @@ void Engine::Runner::block(const Task& t, Stream& s) {
   const OpContext ctx = context(s);
   const BlockTemplate& block = e_.model_.block();
   const int u = t.unit, layer = u - 1, buffer = e_.buffers_.saved(layer, t.micro);
-  const bool saves = std::any_of(t.accesses.begin(), t.accesses.end(), [&](auto& a) { return a.buffer == buffer; });
+  const bool saves =
+      std::any_of(t.accesses.begin(), t.accesses.end(), [&](auto& a) { return a.buffer == buffer; });
   const SavedActivations saved =
       saves ? SavedActivations{e_.plan_.level(layer), memory(buffer)} : SavedActivations{};
   const Tensor x = activation(layer, t.micro);

@@ -19,15 +19,19 @@ void TraceFile::add(const Schedule& s, const Timeline& t, const std::string& lab
     if (task.unit >= 0) name += fmt::format(" u{}", task.unit);
     if (task.micro >= 0) name += fmt::format(" m{}", task.micro);
     events_ += fmt::format(
-        ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}", name,
-        label, row, at(t.spans[i].begin), (t.spans[i].end - t.spans[i].begin) * 1e6);
+        ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}"
+        "}",
+        name, label, row, at(t.spans[i].begin), (t.spans[i].end - t.spans[i].begin) * 1e6);
     for (const int w : task.waits) {
       const auto from = static_cast<size_t>(w);
       events_ += fmt::format(
-          ",\n{{\"name\":\"wait\",\"cat\":\"wait\",\"ph\":\"s\",\"id\":{0},\"pid\":1,\"tid\":{1},\"ts\":{2:.3f}}}"
-          ",\n{{\"name\":\"wait\",\"cat\":\"wait\",\"ph\":\"f\",\"bp\":\"e\",\"id\":{0},\"pid\":1,\"tid\":{3},\"ts\":"
+          ",\n{{\"name\":\"wait\",\"cat\":\"wait\",\"ph\":\"s\",\"id\":{0},\"pid\":1,\"tid\":{1},\"ts\":{2:."
+          "3f}}}"
+          ",\n{{\"name\":\"wait\",\"cat\":\"wait\",\"ph\":\"f\",\"bp\":\"e\",\"id\":{0},\"pid\":1,\"tid\":{3}"
+          ",\"ts\":"
           "{4:.3f}}}",
-          ++arrows_, static_cast<int>(s.tasks[from].lane) + 1, at(t.spans[from].end), row, at(t.spans[i].begin));
+          ++arrows_, static_cast<int>(s.tasks[from].lane) + 1, at(t.spans[from].end), row,
+          at(t.spans[i].begin));
     }
   }
   add_counters(s, t, plan, costs);
@@ -44,15 +48,18 @@ void TraceFile::add(const Schedule& s, const Timeline& t, const std::string& lab
 }
 
 void TraceFile::counter(const char* name, double seconds, double value) {
-  events_ += fmt::format(",\n{{\"name\":\"{}\",\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"args\":{{\"value\":{:.4g}}}}}", name,
-                         (offset_ + seconds) * 1e6, value);
+  events_ +=
+      fmt::format(",\n{{\"name\":\"{}\",\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"args\":{{\"value\":{:.4g}}}}}",
+                  name, (offset_ + seconds) * 1e6, value);
 }
 
 void TraceFile::add_counters(const Schedule& s, const Timeline& t, const StepPlan& plan, CostModel& costs) {
-  std::vector<std::pair<double, double>> changes;  // bytes of device buffers whose content somebody still reads
+  std::vector<std::pair<double, double>>
+      changes;  // bytes of device buffers whose content somebody still reads
   double always[kPlaceCount] = {0};
   for (const Buffer& b : s.buffers)
-    if (b.persistent || b.place != Place::device) always[static_cast<int>(b.place)] += static_cast<double>(b.bytes);
+    if (b.persistent || b.place != Place::device)
+      always[static_cast<int>(b.place)] += static_cast<double>(b.bytes);
   std::vector<bool> live(s.buffers.size(), false);
   for (size_t i = 0; i < s.tasks.size(); ++i) {
     const Task& task = s.tasks[i];
@@ -98,14 +105,16 @@ std::string TraceFile::compare_text() const {
     return std::fabs(a.row.measured - a.row.predicted) > std::fabs(b.row.measured - b.row.predicted);
   });
   const double n = steps_;
-  std::string out = fmt::format("  {:<28}{:>12}{:>12}{:>10}\n", "a step of the trace", "predicted", "measured", "tasks");
+  std::string out =
+      fmt::format("  {:<28}{:>12}{:>12}{:>10}\n", "a step of the trace", "predicted", "measured", "tasks");
   const auto line = [&](const std::string& name, double predicted, double measured, double tasks) {
-    out += fmt::format("  {:<28}{:>9.2f} ms{:>9.2f} ms{:>10.0f}{:>+8.1f}%\n", name, predicted / n * 1e3, measured / n * 1e3,
-                       tasks / n, 100 * (measured / std::max(predicted, 1e-12) - 1));
+    out += fmt::format("  {:<28}{:>9.2f} ms{:>9.2f} ms{:>10.0f}{:>+8.1f}%\n", name, predicted / n * 1e3,
+                       measured / n * 1e3, tasks / n, 100 * (measured / std::max(predicted, 1e-12) - 1));
   };
   line("whole step", predicted_, measured_, 0);
   for (const Line& l : lanes) line(l.name, l.row.predicted, l.row.measured, static_cast<double>(l.row.tasks));
-  for (const Line& l : kinds) line("  " + l.name, l.row.predicted, l.row.measured, static_cast<double>(l.row.tasks));
+  for (const Line& l : kinds)
+    line("  " + l.name, l.row.predicted, l.row.measured, static_cast<double>(l.row.tasks));
   return out;
 }
 

@@ -32,7 +32,9 @@ void read_number(MachineProfile& p, const std::string& key, const YAML::Node& no
     if (name != key) return;
     known = true;
     const double value = read_as<double>(node, where);
-    if (!std::isfinite(value) || value < 0 || (value == 0 && name.find("seconds") == std::string::npos && name != "device_memory" && name != "disk_free"))
+    if (!std::isfinite(value) || value < 0 ||
+        (value == 0 && name.find("seconds") == std::string::npos && name != "device_memory" &&
+         name != "disk_free"))
       fail(fmt::format("{}: {} must be positive", where, name));
     member = static_cast<std::decay_t<decltype(member)>>(value * scale);
   });
@@ -40,7 +42,9 @@ void read_number(MachineProfile& p, const std::string& key, const YAML::Node& no
 
 void read_entry(MachineProfile& p, const std::string& key, const YAML::Node& node, const std::string& where) {
   bool known = false;
-  for (auto& [name, text] : {std::pair{"name", &p.name}, {"device", &p.device}, {"device_name", &p.device_name},
+  for (auto& [name, text] : {std::pair{"name", &p.name},
+                             {"device", &p.device},
+                             {"device_name", &p.device_name},
                              {"source", &p.source}})
     if (key == name) known = true, *text = node.as<std::string>();
   read_number(p, key, node, where, known);
@@ -55,7 +59,8 @@ void check_tables(const MachineProfile& p, const std::string& path) {
   const size_t n = p.gemm_axis.size();
   for (const auto* table : {&p.gemm_share, &p.gradient_share})
     if (!table->empty() && table->size() != n * n * n)
-      fail(fmt::format("{}: gemm_share and gradient_share need {} values, one for each m, n, k", path, n * n * n));
+      fail(fmt::format("{}: gemm_share and gradient_share need {} values, one for each m, n, k", path,
+                       n * n * n));
   for (const auto* table : {&p.attention_share, &p.attention_backward_share})
     if (table->size() != 2 * p.attention_axis.size())
       fail(fmt::format("{}: the attention tables need {} values: widths 64 and 128 for each length", path,
@@ -69,12 +74,15 @@ void check_tables(const MachineProfile& p, const std::string& path) {
 }  // namespace
 
 std::string machine_yaml(const MachineProfile& p) {
-  std::string out = fmt::format("name: {}\ndevice: {}\ndevice_name: {}\nsource: {}\n", p.name, p.device, p.device_name, p.source);
+  std::string out = fmt::format("name: {}\ndevice: {}\ndevice_name: {}\nsource: {}\n", p.name, p.device,
+                                p.device_name, p.source);
   for_each_number(p, [&](const std::string& name, const auto& member, double scale, const char* unit) {
-    out += fmt::format("{:<14} {}{}{}\n", name + ":", scaled(static_cast<double>(member), scale), *unit ? "  # " : "",
-                       unit);
+    out += fmt::format("{:<14} {}{}{}\n", name + ":", scaled(static_cast<double>(member), scale),
+                       *unit ? "  # " : "", unit);
   });
-  out += "# Shares of gemm, by m, n, k on the axis (m slowest); of attention, by length, for widths 64 and 128.\n";
+  out +=
+      "# Shares of gemm, by m, n, k on the axis (m slowest); of attention, by length, for widths 64 and "
+      "128.\n";
   for_each_table(p, [&](const std::string& name, const auto& table) {
     std::string row;
     for (const double v : table) row += (row.empty() ? "" : ", ") + fmt::format("{:.3g}", v);
@@ -97,8 +105,10 @@ MachineProfile load_machine(const std::string& path) {
     return root[key] && root[key].IsScalar() ? root[key].as<std::string>() : usual;
   };
   const std::string device = text("device", "cpu");
-  if (device != "cpu" && device != "cuda") fail(fmt::format("{}: device: '{}' is neither cpu nor cuda", path, device));
-  MachineProfile p = built_in_profile(device, text("device_name", ""), root["cores"] ? root["cores"].as<int64_t>(1) : 1);
+  if (device != "cpu" && device != "cuda")
+    fail(fmt::format("{}: device: '{}' is neither cpu nor cuda", path, device));
+  MachineProfile p =
+      built_in_profile(device, text("device_name", ""), root["cores"] ? root["cores"].as<int64_t>(1) : 1);
   for (const auto& entry : root)
     read_entry(p, entry.first.as<std::string>(), entry.second,
                fmt::format("{}:{}", path, entry.first.Mark().line + 1));

@@ -54,7 +54,8 @@ class Gpt2Block : public DropoutBlock {
     int64_t work_bytes, saved_bytes;
   };
 
-  Saved carve(void* work, const SavedActivations& saved, int64_t b, int64_t t, DType type, bool backward) const {
+  Saved carve(void* work, const SavedActivations& saved, int64_t b, int64_t t, DType type,
+              bool backward) const {
     const int64_t n = b * t, c = spec_.hidden_size, f = spec_.intermediate_size;
     LeveledWorkspace ws(work, saved);
     Saved s;

@@ -80,7 +80,8 @@ class BlockTemplate {
   virtual int levels() const = 0;
   /// Bytes that a micro-batch saves at a level, beside the block's input.
   virtual int64_t saved_bytes(int level, int64_t batch, int64_t seq_len, DType compute) const = 0;
-  virtual int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward, int level) const = 0;
+  virtual int64_t work_bytes(int64_t batch, int64_t seq_len, DType compute, bool backward,
+                             int level) const = 0;
   /// y [N, C] is written from x [N, C]; `layer` numbers the block (dropout, windows). With a cache, keys and
   /// values are kept in it and the tokens attend to all that it holds (generation).
   virtual void forward(const OpContext&, int64_t layer, const UnitView& weights, const MicroBatch&, Tensor x,

@@ -46,7 +46,8 @@ AttentionPieces::AttentionPieces(const AttentionShape& s) {
   const bool whole = sequence <= kAttentionWorkspaceGoal;
   batch = whole ? std::min(s.batch, kAttentionWorkspaceGoal / sequence) : 1;
   heads = whole ? s.num_heads
-                : std::clamp(kAttentionWorkspaceGoal / (head * s.group()), int64_t{1}, s.num_kv_heads) * s.group();
+                : std::clamp(kAttentionWorkspaceGoal / (head * s.group()), int64_t{1}, s.num_kv_heads) *
+                      s.group();
 }
 
 int64_t cuda_workspace_bytes(const OpShapes& s) {

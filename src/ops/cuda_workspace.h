@@ -1,6 +1,6 @@
 #pragma once
-// defines: cuda_workspace_bytes and the sizes behind it — host arithmetic only, so that a machine with a GPU is
-// planned on one without.
+// defines: cuda_workspace_bytes and the sizes behind it — host arithmetic only, so that a machine with a GPU
+// is planned on one without.
 
 #include "ops/ops.h"
 

@@ -13,8 +13,8 @@ struct AdamWConfig {
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
 };
 
-/// The constants of one step for a parameter that decays, or does not. `step` counts from 1 (bias correction);
-/// gradients are first multiplied by `gradient_scale` (the clip coefficient).
+/// The constants of one step for a parameter that decays, or does not. `step` counts from 1 (bias
+/// correction); gradients are first multiplied by `gradient_scale` (the clip coefficient).
 AdamWStep adamw_step(const AdamWConfig& config, int64_t step, double gradient_scale, bool decays);
 
 /// Updates hi, lo, m and v of `unit` from its fp32 gradient, which is first multiplied by

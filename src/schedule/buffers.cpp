@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kStagingElements = int64_t{1} << 20;  // fp32 mode: planes are joined piece by piece
 constexpr int kDeviceSlots = 2;                         // one in use, one on its way
 constexpr int kHostSlots = 3;                           // one coming, one in use, one leaving
-constexpr int kInputRows = 2;                           // block inputs on the device where they rest elsewhere
+constexpr int kInputRows = 2;  // block inputs on the device where they rest elsewhere
 
 }  // namespace
 
@@ -72,7 +72,8 @@ void StepBuffers::rings(int slots, const char* what, const char* group, Place pl
   std::vector<int> blocks, ends;
   for (int u = 0; u < model_.unit_count(); ++u)
     if (wanted(u)) (u > 0 && u <= layers_ ? blocks : ends).push_back(u);
-  ring(ends, 1, named_ ? (std::string("embedding and head: ") + what).c_str() : what, group, place, out, bytes_of);
+  ring(ends, 1, named_ ? (std::string("embedding and head: ") + what).c_str() : what, group, place, out,
+       bytes_of);
   ring(blocks, slots, what, group, place, out, bytes_of);
 }
 
@@ -81,8 +82,8 @@ void StepBuffers::add_homes() {
   const auto home = [&](int u, Group g, Place place, const char* what, const char* group) {
     const UnitLayout& unit = model_.units()[static_cast<size_t>(u)];
     const int64_t bytes = group_layout(unit, g, store).bytes;
-    const int b = add([&] { return std::string(name_of(place)) + " " + what + " of " + unit.name; }, group, place,
-                      bytes);
+    const int b = add([&] { return std::string(name_of(place)) + " " + what + " of " + unit.name; }, group,
+                      place, bytes);
     list_.back().persistent = list_.back().in_store = true;
     return b;
   };
@@ -108,8 +109,8 @@ void StepBuffers::add_weights() {
     if (at_home) weights_[static_cast<size_t>(u)] = home_weights(u);
     if (at_home || !resident(u)) continue;
     const UnitLayout& unit = model_.units()[static_cast<size_t>(u)];
-    weights_[static_cast<size_t>(u)] =
-        add([&] { return "weights of " + unit.name; }, "weights, resident copies", Place::device, unit.numel * size);
+    weights_[static_cast<size_t>(u)] = add([&] { return "weights of " + unit.name; },
+                                           "weights, resident copies", Place::device, unit.numel * size);
     list_.back().persistent = true;
   }
   rings(
@@ -117,8 +118,9 @@ void StepBuffers::add_weights() {
       [&](int u) { return !resident(u); },
       [&](int u) { return model_.units()[static_cast<size_t>(u)].numel * size; });
   if (plan_.compute == DType::f32)
-    staging_ = add([] { return "plane staging"; }, "working set", Place::device,
-                   std::min(kStagingElements, std::max(model_.max_block_numel(), model_.max_end_numel())) * 4);
+    staging_ =
+        add([] { return "plane staging"; }, "working set", Place::device,
+            std::min(kStagingElements, std::max(model_.max_block_numel(), model_.max_end_numel())) * 4);
 }
 
 void StepBuffers::add_gradients() {
@@ -129,12 +131,15 @@ void StepBuffers::add_gradients() {
   for (int u = 0; rest && u < model_.unit_count(); ++u) {
     const Place place = home_of(plan_.homes, u).gradient;
     const int b = add(
-        [&] { return std::string(name_of(place)) + " gradient of " + model_.units()[static_cast<size_t>(u)].name; },
+        [&] {
+          return std::string(name_of(place)) + " gradient of " + model_.units()[static_cast<size_t>(u)].name;
+        },
         place == Place::device ? "gradients" : "gradients, resting", place,
         place == Place::disk ? StateFile::padded(numel(u) * 4) : numel(u) * 4);
     list_.back().persistent = true, list_.back().in_store = place == Place::disk;
     home_gradient_[static_cast<size_t>(u)] = b;
-    if (place == Place::device) gradient_[static_cast<size_t>(u)] = b, keeps_gradient_[static_cast<size_t>(u)] = true;
+    if (place == Place::device)
+      gradient_[static_cast<size_t>(u)] = b, keeps_gradient_[static_cast<size_t>(u)] = true;
   }
   rings(
       kDeviceSlots, "block gradient", "gradients", Place::device, gradient_,
@@ -142,7 +147,8 @@ void StepBuffers::add_gradients() {
   if (model_.spec().tied) {  // one end: nobody else uses its buffer
     keeps_gradient_[0] = true;
     embedding_gradient_unit_ = model_.unit_count();
-    gradient_.push_back(add([] { return "gradient of embedding, apart"; }, "gradients", Place::device, numel(0) * 4));
+    gradient_.push_back(
+        add([] { return "gradient of embedding, apart"; }, "gradients", Place::device, numel(0) * 4));
     keeps_gradient_.push_back(true);
   }
   norm_ = static_cast<int>(list_.size());
@@ -165,9 +171,7 @@ void StepBuffers::add_host_slabs() {
   }
   rings(
       kHostSlots, "weights in passing", "slabs", Place::host, host_weights_,
-      [&](int u) {
-        return host_weights(u) < 0 && (homes(u).weights == Place::disk || updated_here(u));
-      },
+      [&](int u) { return host_weights(u) < 0 && (homes(u).weights == Place::disk || updated_here(u)); },
       [&](int u) { return bytes_of(home_weights(u)); });
   rings(
       kHostSlots, "states in passing", "slabs", Place::host, host_states_,
@@ -176,9 +180,10 @@ void StepBuffers::add_host_slabs() {
   rings(
       kDeviceSlots, "gradient in passing", "slabs", Place::host, host_gradient_,
       [&](int u) {
-        const bool passes = home_gradient_.empty() || home_gradient(u) < 0 || homes(u).gradient == Place::device
-                                ? updated_here(u)
-                                : true;
+        const bool passes =
+            home_gradient_.empty() || home_gradient(u) < 0 || homes(u).gradient == Place::device
+                ? updated_here(u)
+                : true;
         return training_ && host_gradient(u) < 0 && passes;
       },
       [&](int u) { return StateFile::padded(model_.units()[static_cast<size_t>(u)].numel * 4); });
@@ -195,18 +200,22 @@ void StepBuffers::add_activations() {
   };
   if (!named_) add_sum(plan_.micro_batches(), "tokens", Place::device, token_bytes);
   for (int64_t m = 0; named_ && m < plan_.micro_batches(); ++m)
-    add([&] { return "tokens of micro-batch " + std::to_string(m); }, "tokens", Place::device, token_bytes(m));
+    add([&] { return "tokens of micro-batch " + std::to_string(m); }, "tokens", Place::device,
+        token_bytes(m));
   const auto add_row = [&](const char* what, int l, const char* group, Place place, std::vector<int>& out) {
     if (!named_) return add_sum(wave_size_, group, place, [&](int64_t m) { return tokens_of(m) * row; });
     for (int64_t m = 0; m < wave_size_; ++m)
-      out.push_back(add([&] { return what + std::to_string(l) + ", place " + std::to_string(m); }, group, place,
-                        tokens_of(m) * row));
+      out.push_back(add([&] { return what + std::to_string(l) + ", place " + std::to_string(m); }, group,
+                        place, tokens_of(m) * row));
   };
   // Forward only needs two activations in turn; training keeps every block's input (checkpoints), or rows in
   // turn where they rest in host memory.
-  const int turning = training_ ? std::min(offloaded_, kInputRows) : 2, kept = training_ ? layers_ + 1 - offloaded_ : 0;
-  for (int l = 0; l < turning; ++l) add_row("block inputs, row ", l, "block inputs", Place::device, activation_);
-  for (int l = 0; l < kept; ++l) add_row("input of block ", offloaded_ + l, "block inputs", Place::device, activation_);
+  const int turning = training_ ? std::min(offloaded_, kInputRows) : 2,
+            kept = training_ ? layers_ + 1 - offloaded_ : 0;
+  for (int l = 0; l < turning; ++l)
+    add_row("block inputs, row ", l, "block inputs", Place::device, activation_);
+  for (int l = 0; l < kept; ++l)
+    add_row("input of block ", offloaded_ + l, "block inputs", Place::device, activation_);
   for (int l = 0; l < offloaded_; ++l)
     add_row("resting input of block ", l, "block inputs, resting", Place::host, host_activation_);
   for (int l = 0; training_ && l < layers_; ++l) {
@@ -217,8 +226,9 @@ void StepBuffers::add_activations() {
     };
     if (!named_ && level > 0) add_sum(wave_size_, "saved activations", Place::device, saved_bytes);
     for (int64_t m = 0; named_ && level > 0 && m < wave_size_; ++m)
-      saved_.push_back(add([&] { return "saved by block " + std::to_string(l) + ", place " + std::to_string(m); },
-                           "saved activations", Place::device, saved_bytes(m)));
+      saved_.push_back(
+          add([&] { return "saved by block " + std::to_string(l) + ", place " + std::to_string(m); },
+              "saved activations", Place::device, saved_bytes(m)));
   }
 }
 
@@ -252,8 +262,9 @@ void StepBuffers::add_results() {
   }
   if (!training_)
     logits_ = add([] { return "logits"; }, "results", Place::device, plan_.micro_batch * spec.vocab_size * 4);
-  host_results_ = add([] { return "host results"; }, "host results", Place::host,
-                      8 * (micros + model_.unit_count()) + (training_ ? 0 : plan_.micro_batch * spec.vocab_size * 4));
+  host_results_ =
+      add([] { return "host results"; }, "host results", Place::host,
+          8 * (micros + model_.unit_count()) + (training_ ? 0 : plan_.micro_batch * spec.vocab_size * 4));
   list_.back().persistent = true;
 }
 

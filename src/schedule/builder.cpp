@@ -55,7 +55,8 @@ class Builder {
     if (holds_current(to, u)) return;
     if (!holds_current(b_.host_weights(u), u) && home_of(plan_.homes, u).weights == Place::disk)
       move(TaskKind::read_weights, Lane::disk_read, u, b_.home_weights(u), b_.host_weights(u), weights(u));
-    const int from = home_of(plan_.homes, u).weights == Place::device ? b_.home_weights(u) : b_.host_weights(u);
+    const int from =
+        home_of(plan_.homes, u).weights == Place::device ? b_.home_weights(u) : b_.host_weights(u);
     std::vector<Access> a = {read(from, weights(u)), write(to, weights(u))};
     if (b_.staging() >= 0) a.push_back(write(b_.staging(), {Holds::scratch}));
     holds(to, u);
@@ -129,10 +130,12 @@ class Builder {
         if (b_.host_activation(l, m) >= 0)
           move(TaskKind::load_input, Lane::h2d, u, b_.host_activation(l, m), b_.activation(l, m),
                activation(l, m), m);
-        std::vector<Access> a = {read(b_.weights(u), weights(u)), read(b_.tokens(m), tokens(m)),
+        std::vector<Access> a = {read(b_.weights(u), weights(u)),
+                                 read(b_.tokens(m), tokens(m)),
                                  read(b_.activation(l, m), activation(l, m)),
                                  update(b_.activation(top, m), dactivation(l + 1, m), dactivation(l, m)),
-                                 accumulate(u), scratch()};
+                                 accumulate(u),
+                                 scratch()};
         if (b_.saved(l, m) >= 0) a.push_back(update(b_.saved(l, m), saved(l, m), {Holds::scratch}));
         compute(TaskKind::block_backward, u, m, std::move(a));
       }

@@ -45,8 +45,8 @@ struct StepPlan {
 };
 
 /// Every buffer of a run, and which one holds what. Shared by the training, update and forward schedules. A
-/// piece of state has a home, and where it has to be elsewhere, a slot of a ring there; homes on the device and
-/// in host memory are used in place.
+/// piece of state has a home, and where it has to be elsewhere, a slot of a ring there; homes on the device
+/// and in host memory are used in place.
 class StepBuffers {
  public:
   /// `named`: false for sizes only (the planner's search): no names, and what micro-batches have as one.
@@ -102,8 +102,8 @@ class StepBuffers {
   void ring(const std::vector<int>& units, int slots, const char* what, const char* group, Place place,
             std::vector<int>& out, Bytes&& bytes_of);
   template <class Wanted, class Bytes>
-  void rings(int slots, const char* what, const char* group, Place place, std::vector<int>& out, Wanted&& wanted,
-             Bytes&& bytes_of);
+  void rings(int slots, const char* what, const char* group, Place place, std::vector<int>& out,
+             Wanted&& wanted, Bytes&& bytes_of);
   void add_homes();
   void add_weights();
   void add_gradients();

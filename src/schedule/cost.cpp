@@ -14,7 +14,8 @@ class NoStream : public Stream {
   void reserve_stamps(int) override {}
 };
 
-/// Adds up what each op would take. Bytes are those that have to move: inputs read once, outputs written once.
+/// Adds up what each op would take. Bytes are those that have to move: inputs read once, outputs written
+/// once.
 class CostOps : public Ops {
  public:
   explicit CostOps(const MachineProfile& m) : m_(m) {}
@@ -34,9 +35,7 @@ class CostOps : public Ops {
   void attention_backward(Stream&, const AttentionBackwardArgs& a) override {
     attend(a.shape, a.dropout, 2.5, true);
   }
-  void attention_cached(Stream&, const CachedAttentionArgs& a) override {
-    moves("other", bytes(a.cache));
-  }
+  void attention_cached(Stream&, const CachedAttentionArgs& a) override { moves("other", bytes(a.cache)); }
   void rope(Stream&, const RopeArgs& a) override { moves("rope", 2 * turned(a.shape, a.in)); }
   void rope_backward(Stream&, const RopeBackwardArgs& a) override {
     moves(a.q_norm ? "rope_backward_norms" : "rope", (a.q_norm ? 3 : 2) * turned(a.shape, a.grad));
@@ -60,7 +59,9 @@ class CostOps : public Ops {
   }
   void sum(Stream&, Tensor x, Tensor, bool) override { moves("sum", bytes(x)); }
   void fill_bytes(Stream&, void*, int, int64_t n) override { moves("fill", static_cast<double>(n)); }
-  void join_planes(Stream&, const uint16_t*, const uint16_t*, Tensor w) override { moves("other", 2 * bytes(w)); }
+  void join_planes(Stream&, const uint16_t*, const uint16_t*, Tensor w) override {
+    moves("other", 2 * bytes(w));
+  }
   void adamw(Stream&, const AdamWArgs& a) override {
     add(28 * static_cast<double>(a.count) / std::max(m_.device_adam, 1.0));
   }
@@ -87,7 +88,8 @@ char* nowhere() {
 }
 
 struct Dry {
-  Dry(const Model& m, const MachineProfile& machine, const StepPlan& p, int64_t sequences) : model(m), ops(machine) {
+  Dry(const Model& m, const MachineProfile& machine, const StepPlan& p, int64_t sequences)
+      : model(m), ops(machine) {
     ctx.compute = p.compute, ctx.work = nowhere(), ctx.dropout = p.training ? m.spec().dropout : 0;
     micro.batch = sequences, micro.seq_len = p.seq_len;
     const int64_t n = micro.tokens_count();
@@ -105,7 +107,15 @@ struct Dry {
   Tensor x;
 };
 
-enum : int { kBlockForward, kBlockBackward, kHeadLoss, kHeadEval, kHeadLogits, kEmbedForward, kEmbedBackward };
+enum : int {
+  kBlockForward,
+  kBlockBackward,
+  kHeadLoss,
+  kHeadEval,
+  kHeadLogits,
+  kEmbedForward,
+  kEmbedBackward
+};
 
 }  // namespace
 
@@ -127,7 +137,8 @@ TaskCost CostModel::cached(const Key& key, const StepPlan& plan, int64_t sequenc
       break;
     case kHeadLoss:
     case kHeadEval:
-      model_.head().loss(d.ctx, d.view(head, type), d.micro, d.x, loss, kind == kHeadLoss ? &head_grads : nullptr);
+      model_.head().loss(d.ctx, d.view(head, type), d.micro, d.x, loss,
+                         kind == kHeadLoss ? &head_grads : nullptr);
       break;
     case kHeadLogits:
       model_.head().logits(d.ctx, d.view(head, type), d.micro, d.x, 0,
@@ -144,21 +155,26 @@ TaskCost CostModel::cached(const Key& key, const StepPlan& plan, int64_t sequenc
 }
 
 TaskCost CostModel::block(const StepPlan& plan, int64_t sequences, int level, bool backward) {
-  return cached({backward ? kBlockBackward : kBlockForward, sequences, plan.seq_len, backward ? level : 0, plan.compute},
+  return cached({backward ? kBlockBackward : kBlockForward, sequences, plan.seq_len, backward ? level : 0,
+                 plan.compute},
                 plan, sequences, level);
 }
 
 TaskCost CostModel::head(const StepPlan& plan, int64_t sequences, TaskKind kind) {
-  const int k = kind == TaskKind::head_loss ? kHeadLoss : kind == TaskKind::head_eval ? kHeadEval : kHeadLogits;
+  const int k = kind == TaskKind::head_loss   ? kHeadLoss
+                : kind == TaskKind::head_eval ? kHeadEval
+                                              : kHeadLogits;
   return cached({k, sequences, plan.seq_len, 0, plan.compute}, plan, sequences, 0);
 }
 
 TaskCost CostModel::embedding(const StepPlan& plan, int64_t sequences, bool backward) {
-  return cached({backward ? kEmbedBackward : kEmbedForward, sequences, plan.seq_len, 0, plan.compute}, plan, sequences, 0);
+  return cached({backward ? kEmbedBackward : kEmbedForward, sequences, plan.seq_len, 0, plan.compute}, plan,
+                sequences, 0);
 }
 
 TaskCost CostModel::compute(const StepPlan& plan, const Task& t) {
-  const auto numel = static_cast<double>(model_.units()[static_cast<size_t>(std::min(t.unit, model_.unit_count() - 1))].numel);
+  const auto numel = static_cast<double>(
+      model_.units()[static_cast<size_t>(std::min(t.unit, model_.unit_count() - 1))].numel);
   const int64_t sequences = t.micro >= 0 ? plan.sequences_of(t.micro) : 0;
   switch (t.kind) {
     case TaskKind::block_forward:
@@ -205,12 +221,13 @@ TaskCost CostModel::cost(const StepPlan& plan, const Task& t, double pieces) {
       c.bytes = 4 * numel;
       break;
     case Holds::activation:
-      c.bytes = pieces * static_cast<double>(plan.sequences_of(t.micro) * plan.seq_len * model_.spec().hidden_size *
-                                             size_of(plan.compute));
+      c.bytes = pieces * static_cast<double>(plan.sequences_of(t.micro) * plan.seq_len *
+                                             model_.spec().hidden_size * size_of(plan.compute));
       break;
     default:
       c.bytes = t.kind == TaskKind::load_tokens
-                    ? pieces * static_cast<double>(plan.sequences_of(t.micro) * plan.seq_len * 4 * plan.ints_per_token())
+                    ? pieces * static_cast<double>(plan.sequences_of(t.micro) * plan.seq_len * 4 *
+                                                   plan.ints_per_token())
                     : 8;
   }
   if (t.kind == TaskKind::optimize) c.bytes = 28 * numel;

@@ -1,6 +1,6 @@
 #pragma once
-// defines: TaskCost, CostModel — what each task of a schedule takes on a machine. Templates are asked by running
-// them over an Ops that adds up times instead of computing: a new family needs nothing.
+// defines: TaskCost, CostModel — what each task of a schedule takes on a machine. Templates are asked by
+// running them over an Ops that adds up times instead of computing: a new family needs nothing.
 
 #include <map>
 #include <tuple>

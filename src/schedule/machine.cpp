@@ -39,14 +39,26 @@ void complete_tables(MachineProfile& p) {
   }
   if (p.attention_share.empty()) {
     p.attention_axis = {512, 2048, 8192};
-    p.attention_share = {0.30, 0.40, 0.55, 0.70, 0.60, 0.75}, p.attention_backward_share = {0.18, 0.25, 0.35, 0.48, 0.40, 0.55};
+    p.attention_share = {0.30, 0.40, 0.55, 0.70, 0.60, 0.75},
+    p.attention_backward_share = {0.18, 0.25, 0.35, 0.48, 0.40, 0.55};
   }
   if (p.op_share.empty())
-    p.op_share = {{"layer_norm", 0.87},   {"layer_norm_backward", 0.75}, {"rope", 0.73},
-                  {"swiglu", 1.0},        {"swiglu_backward", 1.0},      {"activation", 0.87},
-                  {"residual_add", 1.0},  {"column_sum", 0.95},          {"embedding", 0.87},
-                  {"embedding_backward", 0.29}, {"cross_entropy", 0.63}, {"sum", 0.81},
-                  {"rope_backward_norms", 0.21}, {"activation_backward", 1.0}, {"fill", 0.6}, {"other", 0.7}};
+    p.op_share = {{"layer_norm", 0.87},
+                  {"layer_norm_backward", 0.75},
+                  {"rope", 0.73},
+                  {"swiglu", 1.0},
+                  {"swiglu_backward", 1.0},
+                  {"activation", 0.87},
+                  {"residual_add", 1.0},
+                  {"column_sum", 0.95},
+                  {"embedding", 0.87},
+                  {"embedding_backward", 0.29},
+                  {"cross_entropy", 0.63},
+                  {"sum", 0.81},
+                  {"rope_backward_norms", 0.21},
+                  {"activation_backward", 1.0},
+                  {"fill", 0.6},
+                  {"other", 0.7}};
 }
 
 double MachineProfile::gemm_seconds(double m, double n, double k, bool accumulate) const {
@@ -58,7 +70,9 @@ double MachineProfile::gemm_seconds(double m, double n, double k, bool accumulat
     share = 0;
     for (int corner = 0; corner < 8; ++corner) {
       const auto pick = [&](const Position& p, int bit) { return corner >> bit & 1 ? p.right : p.left; };
-      const auto weight = [&](const Position& p, int bit) { return corner >> bit & 1 ? p.weight : 1 - p.weight; };
+      const auto weight = [&](const Position& p, int bit) {
+        return corner >> bit & 1 ? p.weight : 1 - p.weight;
+      };
       // Times are what adds up: interpolate their logarithms' linear part, the inverse of the share.
       share += weight(a, 2) * weight(b, 1) * weight(c, 0) *
                std::log(table[(pick(a, 2) * size + pick(b, 1)) * size + pick(c, 0)]);
@@ -87,7 +101,6 @@ double MachineProfile::bytes_seconds(const std::string& op, double bytes) const 
   if (it == op_share.end()) it = op_share.find("other");
   return bytes / (device_copy * (it == op_share.end() ? 0.8 : it->second));
 }
-
 
 namespace {
 
@@ -128,7 +141,8 @@ MachineProfile built_in_profile(const std::string& device, const std::string& de
     p.op_seconds = 4e-6, p.task_seconds = 12e-6, p.step_seconds = 2e-3;
     p.gemm_axis = {256, 1024, 4096, 16384};
   } else {
-    p.gemm = 60e9 * n, p.device_copy = 0.8 * p.dram, p.link_up = p.link_down = 8e9, p.device_adam = 0.7 * p.dram;
+    p.gemm = 60e9 * n, p.device_copy = 0.8 * p.dram, p.link_up = p.link_down = 8e9,
+    p.device_adam = 0.7 * p.dram;
     p.op_seconds = 1e-6, p.task_seconds = 10e-6, p.step_seconds = 2e-4;
   }
   p.device = device, p.device_name = p.name = device_name;

@@ -1,6 +1,7 @@
 #pragma once
-// defines: MachineProfile — what a machine can do, as `megatrain doctor` measures it: rates of its links, memories,
-// disk and operations. The planner's costs are read from it, so it plans machines that are not there.
+// defines: MachineProfile — what a machine can do, as `megatrain doctor` measures it: rates of its links,
+// memories, disk and operations. The planner's costs are read from it, so it plans machines that are not
+// there.
 
 #include <cstdint>
 #include <map>
@@ -14,20 +15,21 @@ namespace megatrain {
 struct MachineProfile {
   std::string name, device = "cpu", device_name, source;
   int64_t cores = 1, device_memory = 0, host_memory = 0, disk_free = 0;
-  double link_up = 0, link_down = 0;    ///< one way at a time
-  double link_both = 0;                 ///< each way, both at once
-  double link_busy = 0;                 ///< each way, both at once, while all cores stream memory
-  double dram = 0;                      ///< a = 0.9·a + b on all cores
-  double adam = 0, adam_busy = 0;       ///< host AdamW, 28 bytes a parameter; busy: with the link at work
-  double device_adam = 0;               ///< the same on the device
-  double device_copy = 0, gemm = 0;     ///< largest rates
-  double disk_read = 0, disk_write = 0; ///< past the page cache, many pieces at once
-  double disk_both = 0;                 ///< each, both at once
-  double op_seconds = 0;                ///< host time to issue one operation
-  double task_seconds = 0;              ///< and to issue a task's waits and events
-  double step_seconds = 0;              ///< around a step: batch, events, results
+  double link_up = 0, link_down = 0;     ///< one way at a time
+  double link_both = 0;                  ///< each way, both at once
+  double link_busy = 0;                  ///< each way, both at once, while all cores stream memory
+  double dram = 0;                       ///< a = 0.9·a + b on all cores
+  double adam = 0, adam_busy = 0;        ///< host AdamW, 28 bytes a parameter; busy: with the link at work
+  double device_adam = 0;                ///< the same on the device
+  double device_copy = 0, gemm = 0;      ///< largest rates
+  double disk_read = 0, disk_write = 0;  ///< past the page cache, many pieces at once
+  double disk_both = 0;                  ///< each, both at once
+  double op_seconds = 0;                 ///< host time to issue one operation
+  double task_seconds = 0;               ///< and to issue a task's waits and events
+  double step_seconds = 0;               ///< around a step: batch, events, results
 
-  /// Shares of `gemm` of products [m, k] x [k, n] at m, n, k in axis (m slowest): into bf16, and added to fp32.
+  /// Shares of `gemm` of products [m, k] x [k, n] at m, n, k in axis (m slowest): into bf16, and added to
+  /// fp32.
   std::vector<double> gemm_axis, gemm_share, gradient_share;
   /// Shares of `gemm` of attention, of causal flops: by sequence length, for head widths 64 and 128.
   std::vector<double> attention_axis, attention_share, attention_backward_share;

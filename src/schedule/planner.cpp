@@ -87,7 +87,8 @@ class Filler {
     p.homes.assign(order_.size(), {}), p.levels.clear();
     p.offloaded_inputs = rest_inputs ? model_.block_count() : 0;
     if (r_.residency == "resident") keep_weights(p, model_.block_count());
-    if (r_.residency == "disk" && p.training) p.homes.assign(order_.size(), {Place::disk, Place::disk, Place::disk});
+    if (r_.residency == "disk" && p.training)
+      p.homes.assign(order_.size(), {Place::disk, Place::disk, Place::disk});
     if (!device_holds(p)) {
       StepPlan most = p;
       most.offloaded_inputs = model_.block_count();
@@ -133,7 +134,8 @@ class Filler {
     for (size_t i = 0; i < order_.size(); ++i) {
       const size_t from_last = i < blocks ? blocks - 1 - i : i;
       UnitHomes& h = p.homes[static_cast<size_t>(order_[i])];
-      if (h.states != Place::device) set(h, static_cast<int64_t>(from_last) < count ? Place::disk : Place::host);
+      if (h.states != Place::device)
+        set(h, static_cast<int64_t>(from_last) < count ? Place::disk : Place::host);
     }
   }
 
@@ -165,7 +167,8 @@ class Filler {
     };
     if (r_.disk_available <= 0) return false;
     if (p.training && to_disk([](UnitHomes& h, Place x) { h.states = x; })) return true;
-    if (p.training && p.gradients_rest() && to_disk([](UnitHomes& h, Place x) { h.gradient = x; })) return true;
+    if (p.training && p.gradients_rest() && to_disk([](UnitHomes& h, Place x) { h.gradient = x; }))
+      return true;
     return to_disk([](UnitHomes& h, Place x) { h.weights = x; });
   }
 
@@ -182,13 +185,13 @@ class Filler {
   void spend_on_states(StepPlan& p) const {
     if (!may_live_on_device()) return;
     // What was put on the device to make room stays; what is on the disk may come back.
-    const auto now = static_cast<int64_t>(std::count_if(p.homes.begin(), p.homes.end(), [](const UnitHomes& h) {
-      return h.states == Place::device;
-    }));
+    const auto now = static_cast<int64_t>(std::count_if(
+        p.homes.begin(), p.homes.end(), [](const UnitHomes& h) { return h.states == Place::device; }));
     const auto with = [&](int64_t k) {
       StepPlan q = p;
       for (int64_t i = now; i < k; ++i)
-        q.homes[static_cast<size_t>(order_[static_cast<size_t>(i)])] = {Place::device, Place::device, Place::device};
+        q.homes[static_cast<size_t>(order_[static_cast<size_t>(i)])] = {Place::device, Place::device,
+                                                                        Place::device};
       return q;
     };
     p = with(largest(now, static_cast<int64_t>(order_.size()), [&](int64_t k) { return holds(with(k)); }));
@@ -255,7 +258,8 @@ double lower_bound(const StepPlan& p, CostModel& costs) {
                    b = costs.block(p, p.micro_batch, p.level(l), true);
     compute += micros * (f.seconds + b.seconds), ops += micros * (f.ops + b.ops);
     if (l < p.offloaded_inputs) {
-      const auto bytes = static_cast<double>(p.batch * p.seq_len * model.spec().hidden_size * size_of(p.compute));
+      const auto bytes =
+          static_cast<double>(p.batch * p.seq_len * model.spec().hidden_size * size_of(p.compute));
       up += bytes, down += bytes;
     }
   }
@@ -264,8 +268,10 @@ double lower_bound(const StepPlan& p, CostModel& costs) {
     const auto n = static_cast<double>(model.units()[static_cast<size_t>(u)].numel);
     const UnitHomes h = home_of(p.homes, u);
     const bool block = u > 0 && u <= layers,
-               stays = h.weights == Place::device || (block ? u - 1 >= first_resident : model.spec().tied || p.resident_ends);
-    const double streams = p.compute == DType::f32 ? 4 : 2, loads = stays ? (h.states == Place::device ? 0 : 1) : (block ? 2 : 1) * waves;
+               stays = h.weights == Place::device ||
+                       (block ? u - 1 >= first_resident : model.spec().tied || p.resident_ends);
+    const double streams = p.compute == DType::f32 ? 4 : 2,
+                 loads = stays ? (h.states == Place::device ? 0 : 1) : (block ? 2 : 1) * waves;
     up += streams * n * loads;
     if (h.weights == Place::disk) read += streams * n * loads;
     if (h.gradient != Place::device || !p.gradients_rest()) up += 4 * n * (waves - 1), down += 4 * n * waves;
@@ -295,7 +301,8 @@ std::vector<int64_t> micro_batch_sizes(const PlanRequest& r) {
   if (r.micro_batch > 0) return {r.micro_batch};
   if (!r.training && r.cache_capacity > 0) return {r.batch};
   std::vector<int64_t> out;
-  for (int64_t size = std::clamp<int64_t>(r.micro_batch_tokens / r.seq_len, 1, r.batch); size > 0; size /= 2) {
+  for (int64_t size = std::clamp<int64_t>(r.micro_batch_tokens / r.seq_len, 1, r.batch); size > 0;
+       size /= 2) {
     const int64_t count = (r.batch + size - 1) / size, even = (r.batch + count - 1) / count;
     if (out.empty() || out.back() != even) out.push_back(even);
   }
@@ -313,7 +320,8 @@ struct Candidate {
   double bound;
 };
 
-std::vector<Candidate> candidates(const Model& model, const PlanRequest& r, CostModel& costs, bool first_only) {
+std::vector<Candidate> candidates(const Model& model, const PlanRequest& r, CostModel& costs,
+                                  bool first_only) {
   const Filler filler(model, r);
   std::vector<Candidate> out;
   StepPlan p = base_plan(r);
@@ -361,13 +369,16 @@ std::string nearest_change(const Model& model, const PlanRequest& r) {
     change(q);
     return has_a_plan(model, q);
   };
-  if (r.residency != "auto" && works([](PlanRequest& q) { q.residency = "auto"; })) return "set residency to auto";
+  if (r.residency != "auto" && works([](PlanRequest& q) { q.residency = "auto"; }))
+    return "set residency to auto";
   if (r.micro_batch > 0 && works([](PlanRequest& q) { q.micro_batch = 0; })) return "set micro_batch to 0";
   if (r.training && !r.update_in_backward && works([](PlanRequest& q) { q.update_in_backward = true; }))
     return "set max_gradient_norm to 0, so that no gradient waits for a norm";
   constexpr int64_t kMiB = int64_t{1} << 20;
   const int64_t most = r.device_most > 0 ? r.device_most / kMiB : r.device_limit / kMiB * 64 + 64;
-  const auto with_limit = [&](int64_t n) { return works([&](PlanRequest& q) { q.device_limit = n * kMiB; }); };
+  const auto with_limit = [&](int64_t n) {
+    return works([&](PlanRequest& q) { q.device_limit = n * kMiB; });
+  };
   if (r.device_limit > 0 && most > r.device_limit / kMiB && with_limit(most))
     return fmt::format("set memory_limit to {}MiB", smallest(r.device_limit / kMiB, most, with_limit));
   for (int64_t t = r.seq_len / 2; t > 0; t /= 2)
@@ -401,19 +412,22 @@ std::string nearest_change(const Model& model, const PlanRequest& r) {
         gib(f.at(Place::device)), r.batch, r.cache_capacity, gib(r.device_limit)));
   const std::string change = nearest_change(model, r);
   if (device_short)
-    fail(fmt::format("not enough device memory: {} needed even with micro-batches of {} x {} tokens, {} allowed; {}",
-                     gib(f.at(Place::device)), std::max<int64_t>(r.micro_batch, 1), r.seq_len, gib(r.device_limit),
-                     change));
+    fail(fmt::format(
+        "not enough device memory: {} needed even with micro-batches of {} x {} tokens, {} allowed; {}",
+        gib(f.at(Place::device)), std::max<int64_t>(r.micro_batch, 1), r.seq_len, gib(r.device_limit),
+        change));
   int64_t n = 0;
   for (const UnitLayout& u : model.units()) n += u.numel;
-  fail(fmt::format(
-      "not enough host memory: {} parameters need {} (master weights {}, Adam moments {}, gradients {}, the rest a "
-      "step's); {} is available{}{}; {}",
-      format_count(static_cast<double>(model.parameter_count())),
-      gib(f.at(Place::host) + (r.device_shares_host ? f.at(Place::device) : 0)), gib(n * 4),
-      gib(r.training ? n * 8 : 0), gib(r.training && !r.update_in_backward ? n * 4 : 0), gib(r.host_available),
-      r.device_shares_host ? "" : fmt::format(", {} on the device", gib(r.device_limit)),
-      r.disk_available > 0 ? fmt::format(", {} of disk", gib(r.disk_available)) : "", change));
+  fail(
+      fmt::format("not enough host memory: {} parameters need {} (master weights {}, Adam moments {}, "
+                  "gradients {}, the rest a "
+                  "step's); {} is available{}{}; {}",
+                  format_count(static_cast<double>(model.parameter_count())),
+                  gib(f.at(Place::host) + (r.device_shares_host ? f.at(Place::device) : 0)), gib(n * 4),
+                  gib(r.training ? n * 8 : 0), gib(r.training && !r.update_in_backward ? n * 4 : 0),
+                  gib(r.host_available),
+                  r.device_shares_host ? "" : fmt::format(", {} on the device", gib(r.device_limit)),
+                  r.disk_available > 0 ? fmt::format(", {} of disk", gib(r.disk_available)) : "", change));
 }
 
 double on_disk(const Model& model, const StepPlan& p, bool written) {
@@ -493,9 +507,9 @@ std::string memory_table(const MemoryPlan& m) {
 std::string plan_text(const Model& model, const MemoryPlan& m) {
   const StepPlan& p = m.step;
   const int blocks = model.block_count();
-  std::string out = fmt::format("{} sequences x {} tokens a step, {} micro-batch{} of {}, {} wave{}", p.batch, p.seq_len,
-                                p.micro_batches(), p.micro_batches() == 1 ? "" : "es", p.micro_batch, p.waves(),
-                                p.waves() == 1 ? "" : "s");
+  std::string out = fmt::format("{} sequences x {} tokens a step, {} micro-batch{} of {}, {} wave{}", p.batch,
+                                p.seq_len, p.micro_batches(), p.micro_batches() == 1 ? "" : "es",
+                                p.micro_batch, p.waves(), p.waves() == 1 ? "" : "s");
   if (!p.training) return out;
   int states[kPlaceCount] = {0}, streamed = 0, gradients[kPlaceCount] = {0}, saved[16] = {0};
   for (int l = 0; l < blocks; ++l) {
@@ -503,10 +517,14 @@ std::string plan_text(const Model& model, const MemoryPlan& m) {
     ++states[static_cast<int>(h.states)], ++gradients[static_cast<int>(h.gradient)], ++saved[p.level(l)];
     streamed += h.weights != Place::device && l < blocks - p.resident_blocks;
   }
-  const auto list = [](const int (&n)[kPlaceCount]) {
+  const auto list = [](const int(&n)[kPlaceCount]) {
     std::string s;
     for (int i = 0; i < kPlaceCount; ++i)
-      if (n[i] > 0) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n[i], i == 0 ? "on the device" : i == 1 ? "in host memory" : "on disk");
+      if (n[i] > 0)
+        s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n[i],
+                         i == 0   ? "on the device"
+                         : i == 1 ? "in host memory"
+                                  : "on disk");
     return s;
   };
   out += fmt::format("\n  of {} blocks: states {}; weights of {} streamed", blocks, list(states), streamed);
@@ -514,8 +532,10 @@ std::string plan_text(const Model& model, const MemoryPlan& m) {
   std::string levels;
   for (int l = model.block().levels() - 1; l >= 0; --l)
     if (saved[l] > 0) levels += fmt::format("{}{} at level {}", levels.empty() ? "" : ", ", saved[l], l);
-  out += fmt::format("\n  activations saved (0: block inputs, {}: everything): {}", model.block().levels() - 1, levels);
-  if (p.offloaded_inputs > 0) out += fmt::format("; inputs of {} blocks rest in host memory", p.offloaded_inputs);
+  out += fmt::format("\n  activations saved (0: block inputs, {}: everything): {}",
+                     model.block().levels() - 1, levels);
+  if (p.offloaded_inputs > 0)
+    out += fmt::format("; inputs of {} blocks rest in host memory", p.offloaded_inputs);
   return out;
 }
 

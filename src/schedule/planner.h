@@ -1,7 +1,7 @@
 #pragma once
-// defines: PlanRequest, MemoryPlan, plan_step — chooses how a step is cut and where everything lives, so that it
-// fits and takes the least time, before any memory is taken; says in numbers why not when it does not fit, and
-// what would.
+// defines: PlanRequest, MemoryPlan, plan_step — chooses how a step is cut and where everything lives, so that
+// it fits and takes the least time, before any memory is taken; says in numbers why not when it does not fit,
+// and what would.
 
 #include <string>
 #include <vector>
@@ -29,7 +29,8 @@ struct PlanRequest {
   bool device_shares_host = true;     ///< the CPU device's memory is host memory too
   std::vector<std::pair<std::string, int64_t>> beside;  ///< what the host holds that is no part of the step
   MachineProfile machine = built_in_profile("cpu", "CPU", 1);
-  const StoreOptions* store = nullptr;  ///< that of a store which is there: its homes stand, its memory is taken
+  const StoreOptions* store =
+      nullptr;  ///< that of a store which is there: its homes stand, its memory is taken
 };
 
 struct MemoryLine {
@@ -50,8 +51,8 @@ struct MemoryPlan {
   double disk_read_bytes = 0, disk_written_bytes = 0;
 };
 
-/// Searches micro-batch, waves, homes, levels of saving and resting inputs with the simulator. Throws Error with
-/// needed and present figures and the nearest change that fits.
+/// Searches micro-batch, waves, homes, levels of saving and resting inputs with the simulator. Throws Error
+/// with needed and present figures and the nearest change that fits.
 MemoryPlan plan_step(const Model& model, const PlanRequest& request);
 /// The same for a plan that is given: its table and estimate.
 MemoryPlan describe_plan(const Model& model, const PlanRequest& request, const StepPlan& step);

@@ -13,19 +13,19 @@ const char* name_of(Lane lane) {
 
 const char* name_of(TaskKind kind) {
   static const char* const names[] = {
-      "optimize",       "read_weights",  "load_weights",     "offload_weights", "write_weights",
-      "read_states",    "write_states",  "read_gradient",    "load_gradient",   "offload_gradient",
-      "write_gradient", "load_input",    "offload_input",    "load_tokens",     "embed_forward",
-      "block_forward",  "head_loss",     "head_eval",        "head_logits",     "zero_gradient",
-      "block_backward", "embed_backward", "add_gradient",    "gradient_norm",   "read_norm",
+      "optimize",       "read_weights",   "load_weights",  "offload_weights", "write_weights",
+      "read_states",    "write_states",   "read_gradient", "load_gradient",   "offload_gradient",
+      "write_gradient", "load_input",     "offload_input", "load_tokens",     "embed_forward",
+      "block_forward",  "head_loss",      "head_eval",     "head_logits",     "zero_gradient",
+      "block_backward", "embed_backward", "add_gradient",  "gradient_norm",   "read_norm",
       "read_back"};
   return names[static_cast<size_t>(kind)];
 }
 
 std::string describe(const Content& c) {
   static const char* const names[] = {
-      "nothing", "weights", "states", "gradient", "activation", "activation gradient", "saved activations",
-      "tokens",  "a result", "scratch"};
+      "nothing",           "weights", "states",   "gradient", "activation", "activation gradient",
+      "saved activations", "tokens",  "a result", "scratch"};
   std::string s = names[static_cast<size_t>(c.kind)];
   if (c.unit >= 0) s += fmt::format(" of unit {}", c.unit);
   if (c.micro >= 0) s += fmt::format(", micro-batch {}", c.micro);

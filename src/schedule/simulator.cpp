@@ -174,8 +174,8 @@ StepEstimate simulate_step(const StepPlan& plan, CostModel& costs) {
 }
 
 std::string StepEstimate::verdict() const {
-  static const char* const names[] = {"the link", "compute", "the link", "the optimizer (host memory)", "the disk",
-                                      "the disk"};
+  static const char* const names[] = {"the link", "compute", "the link", "the optimizer (host memory)",
+                                      "the disk", "the disk"};
   return names[std::max_element(busy, busy + kLanes) - busy];
 }
 

@@ -16,8 +16,8 @@
 namespace megatrain {
 namespace {
 
-constexpr unsigned kDepth = 16;                         // pieces in flight
-constexpr int64_t kLargestBuffer = int64_t{1} << 30;    // of one registration
+constexpr unsigned kDepth = 16;                       // pieces in flight
+constexpr int64_t kLargestBuffer = int64_t{1} << 30;  // of one registration
 
 [[noreturn]] void failed(const std::string& path, bool write, int error) {
   fail(fmt::format("{}: {} failed ({}); checkpoints are as they were: {}, then go on with --resume", path,
@@ -56,8 +56,10 @@ class UringIo : public DirectIo {
     std::vector<iovec> parts;
     for (const auto& [data, bytes] : ranges)
       for (int64_t at = 0; at < bytes; at += kLargestBuffer)
-        parts.push_back({static_cast<char*>(data) + at, static_cast<size_t>(std::min(kLargestBuffer, bytes - at))});
-    if (parts.empty() || io_uring_register_buffers(&ring_, parts.data(), static_cast<unsigned>(parts.size())) != 0)
+        parts.push_back(
+            {static_cast<char*>(data) + at, static_cast<size_t>(std::min(kLargestBuffer, bytes - at))});
+    if (parts.empty() ||
+        io_uring_register_buffers(&ring_, parts.data(), static_cast<unsigned>(parts.size())) != 0)
       return;
     registered_ = std::move(parts);
   }

@@ -74,7 +74,8 @@ void StateFile::open_and_lock() {
   const bool ours = n == static_cast<ssize_t>(sizeof(h)) && std::memcmp(h.magic, Header{}.magic, 8) == 0 &&
                     h.checksum == header_sum(h);
   if (::flock(plain_fd_, LOCK_EX | LOCK_NB) != 0)
-    refuse(fmt::format("is in use by process {}; wait for it or set state_dir to another directory", h.process));
+    refuse(
+        fmt::format("is in use by process {}; wait for it or set state_dir to another directory", h.process));
   struct stat s {};
   if (::fstat(plain_fd_, &s) == 0 && s.st_size > 0 && !ours) {
     char first[8] = {0};
@@ -85,7 +86,8 @@ void StateFile::open_and_lock() {
 
 void StateFile::take_room(int64_t bytes) {
   // The old content goes: fresh blocks read as zeros, which is what moments start from.
-  if (::ftruncate(plain_fd_, 0) != 0) fail(fmt::format("{}: cannot be cut ({})", path_, std::strerror(errno)));
+  if (::ftruncate(plain_fd_, 0) != 0)
+    fail(fmt::format("{}: cannot be cut ({})", path_, std::strerror(errno)));
   if (::fallocate(plain_fd_, 0, 0, bytes) == 0) return;
   if (errno == EOPNOTSUPP || errno == ENOSYS) {
     if (::ftruncate(plain_fd_, bytes) == 0) return;
@@ -105,7 +107,8 @@ void StateFile::write_header(int64_t bytes) const {
 std::vector<IoPiece> StateFile::pieces(int64_t offset, void* data, int64_t bytes) const {
   std::vector<IoPiece> out;
   for (int64_t at = 0; at < bytes; at += kPiece)
-    out.push_back({static_cast<char*>(data) + at, kAlign + offset + at, padded(std::min(kPiece, bytes - at))});
+    out.push_back(
+        {static_cast<char*>(data) + at, kAlign + offset + at, padded(std::min(kPiece, bytes - at))});
   return out;
 }
 
@@ -124,10 +127,11 @@ void StateFile::compare(int64_t offset, const void* data, int64_t bytes) const {
     want = it->second;
   }
   if (sum_of(data, bytes) != want.value)
-    fail(fmt::format("{}: what was read at byte {} is not what was written; something changed the file or the "
-                     "disk is failing; checkpoints are as they were: go on with --resume, on another disk "
-                     "(state_dir)",
-                     path_, kAlign + offset));
+    fail(
+        fmt::format("{}: what was read at byte {} is not what was written; something changed the file or the "
+                    "disk is failing; checkpoints are as they were: go on with --resume, on another disk "
+                    "(state_dir)",
+                    path_, kAlign + offset));
 }
 
 void StateFile::read_block(int64_t offset, void* to, int64_t bytes) {
@@ -154,7 +158,8 @@ void StateFile::write_block(int64_t offset, const void* from, int64_t bytes) {
 void StateFile::read_part(int64_t offset, void* to, int64_t bytes) const {
   auto* out = static_cast<char*>(to);
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t n = ::pread(plain_fd_, out + done, static_cast<size_t>(bytes - done), kAlign + offset + done);
+    const ssize_t n =
+        ::pread(plain_fd_, out + done, static_cast<size_t>(bytes - done), kAlign + offset + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
       fail(fmt::format("{}: read failed ({})", path_, n == 0 ? "the file ends early" : std::strerror(errno)));
@@ -170,7 +175,8 @@ void StateFile::write_part(int64_t offset, const void* from, int64_t bytes) {
   }
   const auto* in = static_cast<const char*>(from);
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t n = ::pwrite(plain_fd_, in + done, static_cast<size_t>(bytes - done), kAlign + offset + done);
+    const ssize_t n =
+        ::pwrite(plain_fd_, in + done, static_cast<size_t>(bytes - done), kAlign + offset + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
       fail(fmt::format("{}: write failed ({}); free some space or set state_dir to another disk", path_,

@@ -96,7 +96,8 @@ void StateStore::take(const ProgressFn& progress) {
     }
   if (on_disk > 0) {  // first, as it fails first
     std::filesystem::create_directories(options_.state_dir);
-    file_ = std::make_unique<StateFile>(options_.state_dir + "/state" + options_.state_owner + ".bin", on_disk);
+    file_ =
+        std::make_unique<StateFile>(options_.state_dir + "/state" + options_.state_owner + ".bin", on_disk);
   }
   const int64_t on_device = bytes_needed(model_, options_, Place::device);
   if (on_device > 0)
@@ -110,9 +111,9 @@ void StateStore::take(const ProgressFn& progress) {
       std::vector<int64_t> planes;
       for (const int64_t offset : layout(u, g).offset)
         if (offset >= 0) planes.push_back(offset);
-      b.data = b.place == Place::host ? device_.allocate_pinned(b.bytes, planes)
-                                      : arena_->take("states of " + model_.units()[static_cast<size_t>(u)].name,
-                                                     b.bytes);
+      b.data = b.place == Place::host
+                   ? device_.allocate_pinned(b.bytes, planes)
+                   : arena_->take("states of " + model_.units()[static_cast<size_t>(u)].name, b.bytes);
       if (b.place == Place::device) device_.clear(b.data, b.bytes);
     }
   }

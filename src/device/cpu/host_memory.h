@@ -14,7 +14,8 @@ void* map_host_memory(int64_t bytes, const std::string& what);
 void unmap_host_memory(void* data, int64_t bytes);
 
 /// Touches every page, with threads on the nodes where each share of each part is to lie.
-void touch_pages(void* data, int64_t bytes, const std::vector<int64_t>& parts, int threads, const NumaNodes& nodes);
+void touch_pages(void* data, int64_t bytes, const std::vector<int64_t>& parts, int threads,
+                 const NumaNodes& nodes);
 
 /// Bytes this process can still take: the least of MemAvailable, every limit of the cgroups (v1 or v2) it is
 /// in, and its limit of address space. `root` stands before /proc and /sys (tests).

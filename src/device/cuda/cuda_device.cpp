@@ -144,8 +144,8 @@ std::vector<std::string> CudaDevice::versions() {
   MT_CUDA(cudaRuntimeGetVersion(&runtime));
   const auto text = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
   const auto cudnn = static_cast<int>(cudnnGetVersion());
-  return {fmt::format("driver for CUDA {}, runtime {}, cuDNN {}.{}.{}", text(driver), text(runtime), cudnn / 10000,
-                      cudnn / 100 % 100, cudnn % 100)};
+  return {fmt::format("driver for CUDA {}, runtime {}, cuDNN {}.{}.{}", text(driver), text(runtime),
+                      cudnn / 10000, cudnn / 100 % 100, cudnn % 100)};
 }
 
 std::string CudaDevice::device_name() {

@@ -53,7 +53,8 @@ __global__ void adamw_kernel(AdamWArgs a, int64_t packs) {
   if (at >= a.count) return;
   Element e{a.hi[at], a.lo[at], a.m[at], a.v[at]};
   update(e, a.gradient[at], a.step);
-  a.hi[at] = static_cast<uint16_t>(e.hi), a.lo[at] = static_cast<uint16_t>(e.lo), a.m[at] = e.m, a.v[at] = e.v;
+  a.hi[at] = static_cast<uint16_t>(e.hi), a.lo[at] = static_cast<uint16_t>(e.lo), a.m[at] = e.m,
+  a.v[at] = e.v;
 }
 
 }  // namespace

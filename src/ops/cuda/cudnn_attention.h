@@ -25,11 +25,11 @@ class CudnnAttention {
  public:
   CudnnAttention();
   ~CudnnAttention();
-  /// bf16, no dropout, head_dim a multiple of 8 up to 128 (cudnn_supports). Sequences are padded with zeros to a
-  /// multiple of 128 (cuDNN 9's Hopper backward gives NaN for some masks at T mod 128 = 64): later keys are masked
-  /// by causality, and rows without gradient add nothing. Workspace (cuda_workspace_bytes) for whole sequences
-  /// where that is at most 1 GiB, else for as many heads as fit; at least one group. The deterministic backward
-  /// before cuDNN 9.25 materialises dP: 2 bytes · heads · T².
+  /// bf16, no dropout, head_dim a multiple of 8 up to 128 (cudnn_supports). Sequences are padded with zeros
+  /// to a multiple of 128 (cuDNN 9's Hopper backward gives NaN for some masks at T mod 128 = 64): later keys
+  /// are masked by causality, and rows without gradient add nothing. Workspace (cuda_workspace_bytes) for
+  /// whole sequences where that is at most 1 GiB, else for as many heads as fit; at least one group. The
+  /// deterministic backward before cuDNN 9.25 materialises dP: 2 bytes · heads · T².
   void forward(cudaStream_t stream, const AttentionArgs& args, void* workspace, int64_t bytes);
   void backward(cudaStream_t stream, const AttentionBackwardArgs& args, void* workspace, int64_t bytes);
 
