@@ -61,8 +61,9 @@ TrainConfig config_of(const CLI::App* sub, const TrainArguments& args) {
     const auto* option = sub->get_option("--" + name);
     const auto* no = sub->get_option_no_throw("--no-" + dashed(name));
     if (no && no->count() > 0) set_field(config, name, "false", no->get_name());
-    if (option->count() > 0)
-      set_field(config, name, option->results()[0].empty() ? "true" : value, "--" + name);
+    if (option->count() == 0) continue;
+    const bool bare = option->get_expected_min() == 0 && option->results()[0].empty();
+    set_field(config, name, bare ? "true" : value, "--" + name);
   }
   return config;
 }
