@@ -36,6 +36,16 @@ MachineOptions machine_of(const TrainConfig& c) {
           c.machine};
 }
 
+namespace {
+
+// "5.86 s", "12.3 ms"; minutes and more as everywhere.
+std::string short_time(double seconds) {
+  if (seconds >= 60) return format_duration(seconds);
+  return seconds >= 1 ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.3g} ms", seconds * 1e3);
+}
+
+}  // namespace
+
 PlanRequest training_request(const TrainConfig& c, const ModelSpec& spec) {
   PlanRequest r;
   r.batch = c.batch_size, r.seq_len = c.sequence_length;
@@ -58,11 +68,11 @@ std::string estimate_text(const Model& model, const MemoryPlan& m, const Machine
   for (int lane = 0; lane < kLanes; ++lane)
     if (e.busy[lane] > 0)
       lanes += fmt::format("{}{} {}", lanes.empty() ? "" : ", ", name_of(static_cast<Lane>(lane)),
-                           format_duration(e.busy[lane]));
+                           short_time(e.busy[lane]));
   std::string out = fmt::format(
       "  predicted: {} a step ({}), {} tok/s, {:.3g} model TFLOP/s = {:.0f}% of the matrix rate; bound by "
       "{}\n",
-      format_duration(e.seconds), lanes, format_count(tokens / e.seconds), flops / 1e12,
+      short_time(e.seconds), lanes, format_count(tokens / e.seconds), flops / 1e12,
       100 * flops / machine.gemm, e.verdict());
   out += fmt::format("  {} steps: {} (profile: {}, {})\n", steps,
                      format_duration(e.seconds * static_cast<double>(steps)), machine.name, machine.source);
