@@ -6,11 +6,11 @@ ThreadPool::ThreadPool(int threads, const NumaNodes* nodes)
     : nodes_(nodes && threads > 1 ? static_cast<int>(nodes->size()) : 1),
       shares_(static_cast<size_t>(nodes_) + 1),
       next_(static_cast<size_t>(nodes_)) {
-  if (nodes_ > 1) run_on(nodes->front());
+  if (nodes && nodes_ > 1) run_on(nodes->front());
   for (int i = 1; i < threads; ++i) {
     const int node = nodes_ * i / threads;
     workers_.emplace_back([this, node, nodes] {
-      if (nodes_ > 1) run_on((*nodes)[static_cast<size_t>(node)]);
+      if (nodes && nodes_ > 1) run_on((*nodes)[static_cast<size_t>(node)]);
       worker(node);
     });
   }

@@ -149,15 +149,12 @@ void Engine::Runner::move(const Task& t, Stream& s) {
   if (t.lane == Lane::disk_read || t.lane == Lane::disk_write) return move_disk(t, s);
   if (t.kind == TaskKind::load_weights && e_.plan_.compute == DType::f32 && to == e_.buffers_.weights(t.unit))
     return join_planes(t.unit, from, s);
-  const UnitLayout* unit = t.unit >= 0 ? &e_.model_.units()[static_cast<size_t>(t.unit)] : nullptr;
+  const int64_t numel = e_.model_.units()[static_cast<size_t>(t.unit)].numel;
   int64_t bytes = 0;
-  if (t.accesses[0].before.kind == Holds::weights)
-    bytes = e_.store_.layout(t.unit, Group::weights).bytes;
-  else if (t.accesses[0].before.kind == Holds::gradient)
-    bytes = unit->numel * 4;
-  else
-    bytes = activation(t.unit - 1, t.micro).bytes();
-  if (to == e_.buffers_.weights(t.unit)) bytes = std::min(bytes, unit->numel * size_of(e_.plan_.compute));
+  if (t.accesses[0].before.kind == Holds::activation) bytes = activation(t.unit - 1, t.micro).bytes();
+  if (t.accesses[0].before.kind == Holds::weights) bytes = e_.store_.layout(t.unit, Group::weights).bytes;
+  if (t.accesses[0].before.kind == Holds::gradient) bytes = numel * 4;
+  if (to == e_.buffers_.weights(t.unit)) bytes = std::min(bytes, numel * size_of(e_.plan_.compute));
   e_.device_.copy(s, memory(to), memory(from), bytes);
 }
 
