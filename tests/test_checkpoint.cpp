@@ -84,6 +84,52 @@ TEST_P(Checkpoints, HoldTheStateOfTheirStepAndGoOnBitForBit) {
   EXPECT_EQ(resumed.state(), whole.state());
 }
 
+// The same from and to every kind of home: what is written does not depend on where it lived.
+TEST_P(Checkpoints, GoOnBitForBitInOtherHomes) {
+  const ModelSpec spec = tiny_spec(4, false);
+  const std::vector<Homes> all = {{},
+                                  Homes(6, {Place::device, Place::device, Place::device}),
+                                  Homes(6, {Place::disk, Place::disk, Place::disk}),
+                                  Homes(6, {Place::device, Place::host, Place::device}),
+                                  {{Place::device, Place::device, Place::host},
+                                   {Place::host, Place::disk, Place::host},
+                                   {},
+                                   {},
+                                   {Place::disk, Place::host, Place::device},
+                                   {Place::device, Place::device, Place::device}}};
+  TinyRun reference(spec, plan());
+  steps(reference, 0, 6, clip());
+  reference.engine->finish_update();
+  const auto want = reference.state();
+  for (size_t from = 0; from < all.size(); ++from) {
+    StepPlan p = plan();
+    p.homes = all[from];
+    const ScratchDirectory there;
+    TinyRun whole(spec, p);
+    Checkpointer writer(*whole.model, whole.store, {there.path, 2, 0, 3});
+    whole.engine->observe_updates(&writer);
+    steps(whole, 0, 3, clip());
+    writer.start(manifest_of(3, *whole.engine), whole.engine->update_pending());
+    steps(whole, 3, 6, clip());
+    const auto report = writer.finished(true);
+    ASSERT_TRUE(report);
+    ASSERT_EQ(report->error, "");
+    whole.engine->finish_update();
+    EXPECT_EQ(whole.state(), want) << from;
+    for (size_t to = 0; to < all.size(); ++to) {
+      StepPlan q = plan();
+      q.homes = all[to], q.levels = {0, 4, 2, 1}, q.offloaded_inputs = 2;
+      TinyRun resumed(spec, q);
+      const auto entry = list(there.path)[0];
+      load_checkpoint(entry, *resumed.model, resumed.store, 2, {});
+      resumed.engine->resume(entry.manifest.optimizer_steps);
+      steps(resumed, 3, 6, clip());
+      resumed.engine->finish_update();
+      EXPECT_EQ(resumed.state(), want) << "from " << from << " to " << to;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Updates, Checkpoints, ::testing::Bool(),
                          [](auto& p) { return p.param ? "InTheBackward" : "AfterIt"; });
 

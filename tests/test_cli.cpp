@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -31,6 +32,14 @@ TEST_F(Cli, TrainsSavesEvaluatesAndGenerates) {
   EXPECT_LT(last, 0.7 * first);
   const auto trace = nlohmann::json::parse(read_text_file(d.file("trace.json")));
   EXPECT_GT(trace["traceEvents"].size(), 30u);
+  std::map<std::string, int> kinds;  // spans, both ends of arrows, counters
+  for (const auto& e : trace["traceEvents"]) ++kinds[e["ph"].get<std::string>()];
+  EXPECT_GT(kinds["X"], 20);
+  EXPECT_GT(kinds["s"], 5);
+  EXPECT_EQ(kinds["s"], kinds["f"]);
+  EXPECT_GT(kinds["C"], 5);
+  for (const char* row : {"predicted    measured", "whole step", "compute: block_backward"})
+    EXPECT_NE(r.output.find(row), std::string::npos) << row << "\n" << r.output;
   const CommandResult e =
       run_command(megatrain_command("eval " + d.file("out/model") + " " + d.file("data/val.bin")));
   EXPECT_EQ(e.exit_code, 0);
