@@ -11,6 +11,7 @@
 #include "data/chat/template.h"
 #include "device/cpu/host_memory.h"
 #include "io/hf_model.h"
+#include "ops/cuda_workspace.h"
 
 namespace fs = std::filesystem;
 
@@ -76,32 +77,35 @@ void print_tokenizer(const std::string& directory, const ModelSpec& spec) {
 }
 
 // The least that a step streams through, by the planner's own sums.
-int64_t least_device_memory(const Model& model, const Session& session, int64_t tokens) {
+int64_t least_device_memory(const Model& model, int64_t tokens) {
   PlanRequest r;
-  r.batch = r.micro_batch = 1, r.seq_len = tokens, r.residency = "stream", r.device_shares_host = false;
-  r.compute = DType::bf16, r.workspace = session.choice.workspace;
-  r.device_limit = r.host_available = std::numeric_limits<int64_t>::max() / 4;
-  r.machine = profile_for({}, session.choice);
-  return plan_step(model, r).bytes(Place::device);
+  r.batch = r.micro_batch = 1, r.seq_len = tokens, r.device_shares_host = false;
+  r.compute = DType::bf16, r.workspace = cuda_workspace_bytes;
+  return least_device_bytes(model, r);
 }
 
 void print_training(const ModelSpec& s, const Model& model, const MachineOptions& machine) {
   const auto n = static_cast<double>(StateStore::bytes_needed(model, true));
   const double clipped = n / 12 * 16;
-  Session session;
-  session.choice = choose_device(machine.device, machine.compute);
+  const DeviceChoice choice = choose_device(machine.device, machine.compute);
   const auto here = static_cast<double>(available_host_memory()) * 0.9;
   fmt::print("training\n  {:<26}{} (weights 4, Adam 8 bytes a parameter)\n", "host memory", bytes(n));
   fmt::print("  {:<26}{} (gradients wait 4 bytes a parameter for the norm)\n", "  with clipping",
              bytes(clipped));
-  fmt::print("  {:<26}{}: {}\n", "  this machine offers", bytes(here),
+  if (choice.usable_memory > 0)
+    fmt::print("  {:<26}{} on {}\n", "  this machine offers",
+               bytes(static_cast<double>(choice.usable_memory)), choice.name);
+  fmt::print("  {:<26}{} of host memory: {}\n", choice.usable_memory > 0 ? "" : "  this machine offers",
+             bytes(here),
              here >= clipped ? "enough"
-             : here >= n     ? "enough with max_gradient_norm: 0"
-                             : "too little");
+             : here >= n     ? "enough with max_gradient_norm: 0, or with device memory or the disk"
+                             : "less; what device memory does not take goes to the disk");
+  fmt::print("  {:<26}megatrain plan --init-from DIR says where everything would live and how fast it is\n",
+             "");
   const int64_t tokens = std::min<int64_t>(s.max_position_embeddings, 2048);
   fmt::print("  {:<26}{} in bf16 for one sequence of {} tokens; more makes it faster\n",
-             "device memory, at least",
-             bytes(static_cast<double>(least_device_memory(model, session, tokens))), tokens);
+             "device memory, at least", bytes(static_cast<double>(least_device_memory(model, tokens))),
+             tokens);
   fmt::print("  {:<26}{:.3g} GFLOP a token forward and backward\n", "compute",
              model.step_flops(1, tokens) / static_cast<double>(tokens) / 1e9);
 }

@@ -470,6 +470,10 @@ MemoryPlan describe_plan(const Model& model, const PlanRequest& r, const StepPla
   return m;
 }
 
+int64_t least_device_bytes(const Model& model, const PlanRequest& r) {
+  return least(model, r).at(Place::device);
+}
+
 MemoryPlan plan_step(const Model& model, const PlanRequest& r) {
   if (r.micro_batch > r.batch)
     fail(fmt::format("micro_batch: {} is more than batch_size {}; lower it or leave it at 0", r.micro_batch,

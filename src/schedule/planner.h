@@ -56,6 +56,8 @@ struct MemoryPlan {
 MemoryPlan plan_step(const Model& model, const PlanRequest& request);
 /// The same for a plan that is given: its table and estimate.
 MemoryPlan describe_plan(const Model& model, const PlanRequest& request, const StepPlan& step);
+/// Device memory that a step of this request needs at least, everything streamed and one sequence at a time.
+int64_t least_device_bytes(const Model& model, const PlanRequest& request);
 /// The memory table as text, one line a group.
 std::string memory_table(const MemoryPlan& plan);
 /// "blocks: 19 of 40 with their states on the device, 21 in host memory; ..." in one or two lines.
