@@ -216,6 +216,28 @@ TEST(Simulator, LanesOverlapAndShareTheLink) {
   EXPECT_NEAR(simulate(s, p, costs).seconds, 6 * n / 1e6, 1e-9);
 }
 
+// Steps that ran on the H200 on 2026-12-01 (docs/benchmarks.md): everything streamed and recomputed,
+// micro-batches of 16,384 tokens, by the profile that is built in.
+TEST(Simulator, PredictsWhatTheH200Measured) {
+  struct Run {
+    ModelSpec spec;
+    double tokens_per_second;
+  };
+  ModelSpec small = gpt(768, 12, 12), cut = qwen7b();
+  small.max_position_embeddings = 1024, cut.num_layers = 22;
+  const MachineProfile machine = built_in_profile("cuda", "NVIDIA H200", 16);
+  for (const auto& [spec, measured] :
+       {Run{small, 403864}, Run{gpt(2048, 24, 16), 52975}, Run{gpt(4096, 24, 32), 15502}, Run{cut, 13673}}) {
+    StepPlan p;
+    p.seq_len = spec.max_position_embeddings, p.batch = 65536 / p.seq_len, p.micro_batch = 16384 / p.seq_len;
+    p.compute = DType::bf16;
+    const auto model = make_model(spec);
+    CostModel costs(*model, machine);
+    const double predicted = 65536 / simulate_step(p, costs).seconds;
+    EXPECT_NEAR(predicted, measured, 0.08 * measured) << spec.hidden_size;
+  }
+}
+
 // Micro-batches merged and waves extrapolated give the time of the schedule played out in full.
 TEST(Simulator, TheCoarseStepTakesTheTimeOfTheFullOne) {
   const auto model = make_model(gpt(2048, 8, 16));

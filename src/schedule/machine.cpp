@@ -33,8 +33,8 @@ void complete_tables(MachineProfile& p) {
       for (const double n : p.gemm_axis)
         for (const double k : p.gemm_axis) {
           const double size = std::cbrt(m * n * k);
-          p.gemm_share.push_back(std::min(1.0, 0.97 * size / (size + 500)));
-          p.gradient_share.push_back(std::min(1.0, 0.93 * size / (size + 500)));
+          p.gemm_share.push_back(std::min(1.0, 0.93 * size / (size + 500)));
+          p.gradient_share.push_back(std::min(1.0, 0.90 * size / (size + 500)));
         }
   }
   if (p.attention_share.empty()) {
