@@ -1,10 +1,10 @@
 #pragma once
 // defines: tiny_spec, TinyRun — small models on the CPU device for the engine's tests.
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -34,7 +34,8 @@ struct TinyRun {
   static StoreOptions store_options(const StepPlan& plan) {
     static std::atomic<int> count{0};
     StoreOptions o = plan.store_options();
-    o.state_dir = ::testing::TempDir() + "megatrain-states-" + std::to_string(getpid());
+    o.state_dir =
+        (std::filesystem::temp_directory_path() / "megatrain-states-").string() + std::to_string(getpid());
     o.state_owner = "-" + std::to_string(count++);
     return o;
   }

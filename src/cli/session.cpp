@@ -1,6 +1,7 @@
 #include "cli/session.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -84,13 +85,19 @@ MachineProfile profile_for(const MachineOptions& machine, const DeviceChoice& ch
   return built_in_profile(device, choice.name, available_cores());
 }
 
+int64_t leftover_states(const std::string& directory) {
+  struct stat s {};
+  return ::stat((directory + "/state.bin").c_str(), &s) == 0 ? s.st_blocks * 512 : 0;
+}
+
 int64_t disk_for_states(const MachineOptions& machine, int64_t reserved) {
   if (machine.disk == "0") return 0;
   const int64_t limit = parse_bytes(machine.disk, "disk");
   if (machine.state_dir.empty()) return limit;
   std::filesystem::path p = std::filesystem::absolute(machine.state_dir);
   while (!std::filesystem::exists(p) && p.has_parent_path() && p != p.parent_path()) p = p.parent_path();
-  const int64_t free = std::max<int64_t>(0, free_bytes(p.string()) / 100 * 95 - reserved);
+  const int64_t free = std::max<int64_t>(
+      0, (free_bytes(p.string()) + leftover_states(machine.state_dir)) / 100 * 95 - reserved);
   return limit > 0 ? std::min(limit, free) : free;
 }
 

@@ -29,6 +29,8 @@ int64_t program_bytes(DeviceKind kind, int threads);
 /// The profile a command plans by: the file that is named, else what `doctor` wrote of this device, else
 /// built in.
 MachineProfile profile_for(const MachineOptions& machine, const DeviceChoice& choice);
+/// Bytes of a state file that a killed run left in a directory: the next run takes them over.
+int64_t leftover_states(const std::string& directory);
 /// Disk that states may take in a directory (that need not exist yet), less `reserved` bytes.
 int64_t disk_for_states(const MachineOptions& machine, int64_t reserved);
 

@@ -81,7 +81,10 @@ class Trainer {
     if (checkpoints_->from()) check_same_model(*checkpoints_->from(), *session_.model);
     ensure_writable_directory(c_.out_dir);
     lock_.emplace(c_.out_dir);
-    checkpoints_->check_room(*session_.model, c_.state_dir.empty() ? session_.plan.bytes(Place::disk) : 0);
+    const std::string states = c_.out_dir + "/states";
+    const bool same_disk = c_.state_dir.empty() && session_.plan.bytes(Place::disk) > 0;
+    checkpoints_->check_room(*session_.model,
+                             same_disk ? session_.plan.bytes(Place::disk) - leftover_states(states) : 0);
     if (!c_.trace.empty())
       write_file_atomically(c_.trace, "");  // an unwritable path is found now, not at the end
   }

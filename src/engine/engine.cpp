@@ -44,6 +44,7 @@ Engine::Engine(Device& device, const Model& model, StateStore& store, const Step
 }
 
 Engine::~Engine() {
+  if (store_.file()) store_.file()->register_memory({});
   for (auto& [data, bytes] : pinned_) device_.release_pinned(data, bytes);
 }
 

@@ -53,6 +53,9 @@ class UringIo : public DirectIo {
   const char* name() const override { return "io_uring"; }
 
   void register_memory(const std::vector<std::pair<void*, int64_t>>& ranges) override {
+    // What was registered before may be gone: another mapping at its address would be passed by.
+    if (!registered_.empty()) io_uring_unregister_buffers(&ring_);
+    registered_.clear();
     std::vector<iovec> parts;
     for (const auto& [data, bytes] : ranges)
       for (int64_t at = 0; at < bytes; at += kLargestBuffer)

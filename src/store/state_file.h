@@ -33,7 +33,7 @@ class StateFile {
   /// Any range, by any thread, through the page cache: filling, checkpoints.
   void read_part(int64_t offset, void* to, int64_t bytes) const;
   void write_part(int64_t offset, const void* from, int64_t bytes);
-  /// Memory that blocks will use.
+  /// Memory that blocks will use; none before it is released.
   void register_memory(const std::vector<std::pair<void*, int64_t>>& ranges);
 
   const std::string& path() const { return path_; }
