@@ -25,7 +25,8 @@ class DirectIo {
   virtual void transfer(bool write, const std::vector<IoPiece>& pieces,
                         const std::function<void(size_t)>& before,
                         const std::function<void(size_t)>& after) = 0;
-  /// Memory that transfers will use from now on, page-aligned, until the next call (before it is released); where the system refuses to register it, it is used as is.
+  /// Memory that transfers will use from now on, page-aligned, until the next call (before it is released);
+  /// where the system refuses to register it, it is used as is.
   virtual void register_memory(const std::vector<std::pair<void*, int64_t>>& /*ranges*/) {}
 };
 
