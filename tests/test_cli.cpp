@@ -460,6 +460,78 @@ TEST_F(Cli, BooleansAreFlagsAndMayBeTakenBack) {
   EXPECT_NE(r.output.find("* serialize                 true"), std::string::npos) << r.output;
 }
 
+// A checkpoint with one bad weight is refused by tensor and index; let through, a run that trained nothing is
+// no success.
+TEST_F(Cli, WeightsThatAreNotFiniteAreRefused) {
+  ASSERT_EQ(train("--num-steps 1").exit_code, 0);
+  const std::string path = d.file("out/model/model.safetensors");
+  std::string bytes = read_text_file(path);
+  const uint32_t nan = 0x7fc00000;
+  bytes.replace(bytes.size() - 8, 4, reinterpret_cast<const char*>(&nan), 4);
+  d.write("out/model/model.safetensors", bytes);
+  const std::string again =
+      "--num-steps 2 --out-dir " + d.file("out2") + " --init-from " + d.file("out/model");
+  const CommandResult r = train(again);
+  EXPECT_EQ(r.exit_code, 2) << r.output;
+  EXPECT_NE(r.output.find("is NaN at index"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("--allow-nonfinite-weights"), std::string::npos) << r.output;
+  const CommandResult let = train(again + " --overwrite --allow-nonfinite-weights");
+  EXPECT_EQ(let.exit_code, 2) << let.output;
+  EXPECT_NE(let.output.find("not one of 2 steps could be applied"), std::string::npos) << let.output;
+  EXPECT_EQ(let.output.find("-nan"), std::string::npos) << let.output;
+  EXPECT_EQ(let.output.find("\nsaved "), std::string::npos) << let.output;
+  EXPECT_NE(run_command(megatrain_command("generate " + d.file("out/model") + " -p the")).exit_code, 0);
+  const CommandResult generated = run_command(
+      megatrain_command("generate " + d.file("out/model") + " -p the -n 1 --allow-nonfinite-weights"));
+  EXPECT_EQ(generated.exit_code, 2) << "it crashed";
+  EXPECT_NE(generated.output.find("logits are not finite"), std::string::npos) << generated.output;
+}
+
+TEST_F(Cli, AFileThatEndsEarlySaysSo) {
+  ASSERT_EQ(train("--num-steps 1").exit_code, 0);
+  const std::string path = d.file("out/model/model.safetensors"), whole = read_text_file(path);
+  d.write("out/model/model.safetensors", whole.substr(0, whole.size() - 100));
+  const CommandResult r = run_command(megatrain_command("generate " + d.file("out/model") + " -p the"));
+  refused(r, "the file ends early: it has " + std::to_string(whole.size() - 100) + " bytes and should have " +
+                 std::to_string(whole.size()));
+}
+
+TEST_F(Cli, OtherEncodingsAreNamedWithTheCommandThatConvertsThem) {
+  std::string utf16, latin;
+  for (int i = 0; i < 60; ++i)
+    for (const char c : std::string("gr\xfc\xdf dich, text ")) utf16 += c, utf16 += '\0', latin += c;
+  const auto prepare = [&](const std::string& text, const char* tokenizer) {
+    return run_command(megatrain_command("prepare " + d.write("t.txt", text) + " --out " + d.file("p") +
+                                         " --tokenizer " + tokenizer));
+  };
+  for (const char* tokenizer : {"char", MT_GOLDEN_DIR "/bpe/tokenizer.json"}) {
+    EXPECT_NE(prepare(utf16, tokenizer).output.find("iconv -f UTF-16LE -t UTF-8"), std::string::npos);
+    EXPECT_NE(prepare("\xff\xfe" + utf16, tokenizer).output.find("iconv -f UTF-16 -t UTF-8"),
+              std::string::npos);
+    EXPECT_NE(prepare("\xfe\xff\0" + utf16, tokenizer).output.find("iconv -f UTF-16 -t UTF-8"),
+              std::string::npos);
+    EXPECT_NE(prepare(latin, tokenizer).output.find("iconv -f ISO-8859-1 -t UTF-8"), std::string::npos);
+  }
+}
+
+TEST_F(Cli, RowsAndTextAreCheckedAsPrepareTakesThem) {
+  const std::string text = d.file("text.txt");
+  refused(run_command(megatrain_command("data check " + text)), "name the tokenizer");
+  const CommandResult r =
+      run_command(megatrain_command("data check " + text + " --tokenizer char --sequence-length 16"));
+  EXPECT_EQ(r.exit_code, 0) << r.output;
+  EXPECT_NE(r.output.find("one stream; windows of 16"), std::string::npos) << r.output;
+  d.write("bad.jsonl", "{\"messages\":5}\n{\"text\":\"\"}\n");
+  const CommandResult rows =
+      run_command(megatrain_command("data check " + d.file("bad.jsonl") + " --tokenizer byte"));
+  EXPECT_EQ(rows.exit_code, 2) << rows.output;
+  EXPECT_NE(rows.output.find("no row can be used"), std::string::npos) << rows.output;
+  refused(train("--train-data " + text), "run: megatrain prepare");
+  EXPECT_EQ(train("--num-steps 1 --out " + d.file("named")).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(d.file("named/model")));
+  EXPECT_EQ(run_command(megatrain_command("prepare " + text + " --out-dir " + d.file("p2"))).exit_code, 0);
+}
+
 // Refused at once, with figures: a 64.9B model on a machine that lacks 1 TB.
 TEST_F(Cli, SeventyBillionParametersAreRefusedInNumbers) {
   const CommandResult r = run_command(megatrain_command("train " MT_SOURCE_DIR "/configs/70b.yaml"));

@@ -26,6 +26,11 @@ std::vector<UnitHomes> all_homes() {
     for (Place s : kAll)
       for (Place g : kAll)
         if (possible({w, s, g})) out.push_back({w, s, g});
+#ifdef MT_SANITIZED  // a third of them: the schedules of the others are made of the same moves
+  std::vector<UnitHomes> few;
+  for (size_t i = 0; i < out.size(); i += 3) few.push_back(out[i]);
+  return few;
+#endif
   return out;
 }
 

@@ -122,7 +122,7 @@ TEST(HuggingFaceDirectory, MismatchesAreNamed) {
     }
   };
   expect(tiny_spec(3), "'transformer.h.2.ln_1.weight' is missing");
-  expect(tiny_spec(1), "'transformer.h.1.attn.c_attn.bias' does not belong");
+  expect(tiny_spec(1), "12 tensors do not belong to this model: transformer.h.1.attn.c_attn.bias, ");
   ModelSpec wide = tiny_spec(2);
   wide.intermediate_size = 32;
   expect(wide, "'transformer.h.0.mlp.c_fc.weight' has shape [16, 64], [16, 32]");

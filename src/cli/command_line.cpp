@@ -115,6 +115,8 @@ void add_machine(CLI::App* sub, MachineOptions& m) {
       ->default_str("auto")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}));
   sub->add_option("--threads", m.threads, "threads; 0: all cores");
+  sub->add_flag("--allow-nonfinite-weights,--allow_nonfinite_weights", m.allow_nonfinite_weights,
+                "read NaN and infinite weights too");
 }
 
 void add_generate(CLI::App& app, std::string& directory, GenerateOptions& o, MachineOptions& m, int& result) {
@@ -188,7 +190,8 @@ void add_prepare(CLI::App& app, PrepareOptions& o, int& result) {
   sub->add_option("--dataset", o.dataset, "instead: a set that DATASET_DIR/dataset_info.json names");
   sub->add_option("--dataset-dir,--dataset_dir", o.dataset_dir, "directory of dataset_info.json")
       ->capture_default_str();
-  sub->add_option("-o,--out", o.out_dir, "directory for the tokens and the tokenizer")->required();
+  sub->add_option("-o,--out,--out-dir,--out_dir", o.out_dir, "directory for the tokens and the tokenizer")
+      ->required();
   sub->add_option("--tokenizer", o.tokenizer,
                   "byte, char, a tokenizer.json, or a model's directory (whose chat template is used)")
       ->capture_default_str();
@@ -220,8 +223,12 @@ void add_data(CLI::App& app, DataCheckOptions& o, int& result) {
   data->require_subcommand(1);
   CLI::App* sub =
       data->add_subcommand("check", "Count what a run would make of a token file, and show examples");
-  sub->add_option("file", o.file, ".bin or .mtbin")->required();
-  sub->add_option("--tokenizer", o.tokenizer, "directory with the tokenizer; default: beside the file");
+  sub->add_option("file", o.file,
+                  ".bin or .mtbin; or rows or text, which are checked as prepare would take them")
+      ->required();
+  sub->add_option(
+      "--tokenizer", o.tokenizer,
+      "directory with the tokenizer; default: beside the file; of rows or text: what to prepare with");
   sub->add_option("--sequence-length,--sequence_length", o.sequence_length, "of the run to come")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -59,7 +59,10 @@ struct DataCheckOptions {
   std::string file, tokenizer;
   int64_t sequence_length = 1024, examples = 2;
 };
+/// A token file, or what `prepare` would make of rows or text.
 int run_data_check(const DataCheckOptions& options);
+/// By its name: tokens, not rows or text.
+bool is_prepared(const std::string& file);
 
 /// Parses the command line and runs a command. Errors become one line and an exit code: 2 for what the user
 /// can fix, 1 for a mistake of ours.

@@ -97,6 +97,7 @@ std::string nearest(const std::string& name, const std::vector<std::string>& can
 
 std::string alias_of(const std::string& name) {
   if (name == "init_from") return "model";
+  if (name == "out_dir") return "out";
   return name == "memory_limit" ? "gpu_memory" : "";
 }
 

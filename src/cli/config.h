@@ -33,6 +33,7 @@ namespace megatrain {
   FIELD(double, init_std, 0.02, "", "std of initial weights; residual projections get it / sqrt(2 layers)") \
   FIELD(double, layer_norm_epsilon, 1e-5, "", "of layer norms and RMS norms") \
   FIELD(std::string, init_from, "", "", "Hugging Face model directory to start from; its shape wins") \
+  FIELD(bool, allow_nonfinite_weights, false, "", "import NaN and infinite weights too") \
   SECTION("data") \
   FIELD(std::string, train_data, "", "", "training tokens: a nanoGPT .bin (uint16) or a .mtbin, from prepare; several: a list, each with =weight if rows are not to be shared by size") \
   FIELD(std::string, val_data, "", "", "validation tokens, one or several; empty: none") \

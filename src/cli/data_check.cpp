@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <unordered_map>
@@ -85,7 +86,43 @@ std::string vocabulary_line(const TokenFile& file, const Tokenizer* tokenizer, c
 
 }  // namespace
 
+bool is_prepared(const std::string& file) {
+  const std::string ending = std::filesystem::path(file).extension().string();
+  return ending == ".bin" || ending == ".mtbin";
+}
+
+namespace {
+
+// Rows or text: prepared as `prepare` would, in a place of its own, and then looked at.
+int check_source(DataCheckOptions o) {
+  if (o.tokenizer.empty())
+    fail(fmt::format(
+        "{}: is no token file; name the tokenizer that it will be prepared with: --tokenizer MODEL (a "
+        "directory or a tokenizer.json; byte or char for plain text)",
+        o.file));
+  if (!std::filesystem::exists(o.file))
+    fail(o.file + ": cannot open (No such file or directory); check the path");
+  namespace fs = std::filesystem;
+  std::string place = (fs::temp_directory_path() / "megatrain-check-XXXXXX").string();
+  if (!mkdtemp(place.data())) fail(place + ": cannot be made; set TMPDIR");
+  struct Remover {
+    std::string path;
+    ~Remover() {
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+    }
+  } const remover{place};
+  PrepareOptions p;
+  p.inputs = {o.file}, p.out_dir = place, p.tokenizer = o.tokenizer, p.val_fraction = 0;
+  if (const int rc = run_prepare(p); rc != 0) return rc;
+  o.file = place + (fs::exists(place + "/train.mtbin") ? "/train.mtbin" : "/train.bin"), o.tokenizer = place;
+  return run_data_check(o);
+}
+
+}  // namespace
+
 int run_data_check(const DataCheckOptions& o) {
+  if (!is_prepared(o.file)) return check_source(o);
   std::string directory = o.tokenizer;
   if (directory.empty()) directory = std::filesystem::path(o.file).parent_path().string();
   const auto tokenizer = load_tokenizer(directory.empty() ? "." : directory);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/error.h"
 #include "core/rng.h"
 
 namespace megatrain {
@@ -46,6 +47,10 @@ std::vector<int32_t> candidates(const std::vector<float>& logits, double tempera
 int32_t sample_token(const float* raw, int64_t vocab, const SamplingOptions& o,
                      const std::vector<int32_t>& context, uint64_t sequence, uint64_t draw) {
   std::vector<float> logits(raw, raw + vocab);
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return !std::isnan(x) && x < HUGE_VALF; }))
+    fail(
+        "the model's logits are not finite: its weights are not sound; train it again from an earlier "
+        "checkpoint");
   if (o.repetition_penalty != 1) penalise(logits, context, o.repetition_penalty);
   if (o.temperature <= 0)
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());

@@ -68,7 +68,8 @@ Session load_session(const std::string& directory, const PlanRequest& request,
                      const MachineOptions& machine) {
   Session s = Session::plan_for(read_model_spec(directory), request, machine);
   s.allocate();
-  load_weights(directory, *s.model, *s.store, s.threads, show_progress("loading weights"));
+  load_weights(directory, *s.model, *s.store, s.threads, show_progress("loading weights"),
+               machine.allow_nonfinite_weights);
   return s;
 }
 

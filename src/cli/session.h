@@ -21,7 +21,8 @@ struct MachineOptions {
   int64_t threads = 0, micro_batch = 0;
   bool serialize = false, poison = false;
   std::string host_memory = "auto", disk = "0";
-  std::string state_dir, machine;  ///< machine: a profile's file
+  std::string state_dir, machine;        ///< machine: a profile's file
+  bool allow_nonfinite_weights = false;  ///< of an imported model
 };
 
 /// What the program takes beside the step: libraries, threads, their buffers.

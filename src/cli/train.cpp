@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "checkpoint/unit_file.h"
@@ -29,6 +30,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+// A NaN's sign says nothing.
+double unsigned_nan(double x) {
+  return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x;
 }
 
 std::string metric_name(Lane lane) {
@@ -64,6 +70,12 @@ class Trainer {
     validate(c_);
     const std::vector<DataSet> named = data_sets("train_data", c_.train_data);
     if (named.empty()) fail("train_data: not set; name a .bin made by 'megatrain prepare'");
+    for (const DataSet& set : named)
+      if (!is_prepared(set.path) && fs::exists(set.path))
+        fail(fmt::format(
+            "{}: is no token file; run: megatrain prepare {} --out DIR --tokenizer MODEL, then give DIR's "
+            "train.bin or train.mtbin",
+            set.path, set.path));
     const std::string beside = fs::path(named[0].path).parent_path().string();
     tokenizer_ = load_tokenizer(beside.empty() ? "." : beside);
     ModelSpec spec = c_.init_from.empty() ? model_spec(c_, tokenizer_ ? tokenizer_->vocab_size() : 0)
@@ -175,7 +187,11 @@ class Trainer {
   void import() {
     const Clock::time_point start = Clock::now();
     source_ = load_weights(c_.init_from, *session_.model, *session_.store, session_.threads,
-                           show_progress("loading weights"));
+                           show_progress("loading weights"), c_.allow_nonfinite_weights);
+    if (!source_->ignored.empty())
+      say("weights: {} tensor{} hold{} nothing to train and {} left out ({})\n", source_->ignored.size(),
+          source_->ignored.size() == 1 ? "" : "s", source_->ignored.size() == 1 ? "s" : "",
+          source_->ignored.size() == 1 ? "is" : "are", source_->ignored[0]);
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     say("weights: read from {} in {:.1f} s; store {}, most memory so far {}\n", c_.init_from,
@@ -250,8 +266,8 @@ class Trainer {
     const double eta = seconds_since(started_) / static_cast<double>(step_ + 1 - first_step_) *
                        static_cast<double>(c_.num_steps - step_ - 1);
     say("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  norm {:.3f}  {} tok/s  busy{}  eta {}\n", step_ + 1,
-        std::to_string(c_.num_steps).size(), c_.num_steps, r.loss, lr, r.gradient_norm, format_count(speed),
-        busy, format_duration(eta));
+        std::to_string(c_.num_steps).size(), c_.num_steps, unsigned_nan(r.loss), lr,
+        unsigned_nan(r.gradient_norm), format_count(speed), busy, format_duration(eta));
     std::fflush(stdout);
     if (due) {  // a resumed run shows its first step, but keeps the same record as one that was never stopped
       metrics_->write(step_ + 1, scalars);
@@ -262,12 +278,12 @@ class Trainer {
   }
 
   void check_finite(const StepResult& r) {
-    skipped_ = r.applied ? 0 : skipped_ + 1;
+    skipped_ = r.applied ? 0 : skipped_ + 1, applied_ += r.applied;
     if (r.applied) return;
     warn(
         "step {}: loss {} or gradient norm {} is not finite{}; the update was dropped, weights are "
         "unchanged\n",
-        step_ + 1, r.loss, r.gradient_norm,
+        step_ + 1, unsigned_nan(r.loss), unsigned_nan(r.gradient_norm),
         r.bad_unit < 0 ? ""
                        : " (first in the gradient of " +
                              session_.model->units()[static_cast<size_t>(r.bad_unit)].name + ")");
@@ -322,6 +338,11 @@ class Trainer {
   }
 
   void finish() {
+    if (step_ > first_step_ && applied_ == 0 && !interrupted())
+      fail(fmt::format(
+          "not one of {} steps could be applied, as loss or gradient were not finite: nothing was trained "
+          "and nothing is saved; check the weights it started from, the data and learning_rate",
+          step_ - first_step_));
     // Before the checkpoint, whose step says which lines of the metrics are kept on resume.
     if (!val_.empty() && !interrupted() && !metrics_->holds(step_, "val_loss")) validate_now(step_);
     last_checkpoint();
@@ -370,7 +391,7 @@ class Trainer {
   TraceFile trace_;
   std::optional<CostModel> costs_;  // of the trace
   std::unique_ptr<TrainingCheckpoints> checkpoints_;
-  int64_t step_ = 0, first_step_ = 0, skipped_ = 0;
+  int64_t step_ = 0, first_step_ = 0, skipped_ = 0, applied_ = 0;
   bool failed_ = false;  // the last checkpoint could not be written
   Clock::time_point started_, last_line_;
   Window since_line_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -56,7 +57,7 @@ class CharTokenizer : public Tokenizer {
       if (it == ids_.end())
         fail(n ? fmt::format("character '{}' at byte {} is not in this vocabulary of {}", text.substr(at, n),
                              at, chars_.size())
-               : fmt::format("byte {} is not valid UTF-8; use the byte tokenizer", at));
+               : not_utf8(text, at));
       ids.push_back(it->second);
       if (progress && ids.size() % 1000000 == 0) progress(at);
     }
@@ -106,6 +107,40 @@ size_t next_code_point(std::string_view text, size_t at) {
   return n;
 }
 
+bool looks_like_utf16(std::string_view text) {
+  const std::string_view start = text.substr(0, 4096);
+  if (start.rfind("\xff\xfe", 0) == 0 || start.rfind("\xfe\xff", 0) == 0) return true;
+  return start.size() >= 8 &&
+         std::count(start.begin(), start.end(), '\0') * 5 > static_cast<std::ptrdiff_t>(start.size());
+}
+
+std::string not_utf8(std::string_view text, size_t at) {
+  const std::string convert = "convert it with iconv -f {} -t UTF-8 FILE > FILE.utf8";
+  const std::string what = fmt::format("byte {} is not valid UTF-8", at);
+  if (looks_like_utf16(text)) {
+    // Without a mark, the half of each unit that is zero tells the order: text is mostly Latin letters and
+    // spaces.
+    int64_t zeros[2] = {0, 0};
+    for (size_t i = 0; i < std::min<size_t>(text.size(), 4096); ++i) zeros[i % 2] += text[i] == '\0';
+    const bool marked = text.rfind("\xff\xfe", 0) == 0 || text.rfind("\xfe\xff", 0) == 0;
+    const char* name = marked ? "UTF-16" : zeros[1] >= zeros[0] ? "UTF-16LE" : "UTF-16BE";
+    return fmt::format("{}: the text looks like {}; {}", what, name,
+                       fmt::format(fmt::runtime(convert), name));
+  }
+  // Letters of Western European texts, one byte each, among ASCII.
+  int64_t letters = 0, controls = 0, c1 = 0, total = 0;
+  for (const char c : text.substr(0, 65536)) {
+    const auto b = static_cast<unsigned char>(c);
+    ++total, letters += b >= 0xc0, c1 += b >= 0x80 && b < 0xa0, controls += b < 9;
+  }
+  if (controls == 0 && letters + c1 > 0 && (letters + c1) * 3 < total) {
+    const char* name = c1 > 0 ? "WINDOWS-1252" : "ISO-8859-1";
+    return fmt::format("{}: the text may be {} (Latin-1); {}", what, name,
+                       fmt::format(fmt::runtime(convert), name));
+  }
+  return what + "; if it is no text at all, use the byte tokenizer";
+}
+
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {
   return std::make_unique<ByteTokenizer>();
 }
@@ -113,7 +148,7 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() {
 void add_characters(std::string_view text, std::set<std::string, std::less<>>& seen) {
   for (size_t at = 0, n; at < text.size(); at += n) {
     n = next_code_point(text, at);
-    if (n == 0) fail(fmt::format("byte {} is not valid UTF-8; use the byte tokenizer", at));
+    if (n == 0 || (text[at] == '\0' && looks_like_utf16(text))) fail(not_utf8(text, at));
     if (!seen.contains(text.substr(at, n))) seen.emplace(text.substr(at, n));
   }
 }

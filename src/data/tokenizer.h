@@ -58,5 +58,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& directory);
 
 /// Splits off the next UTF-8 code point of `text` at `at`; returns its length, 0 if malformed.
 size_t next_code_point(std::string_view text, size_t at);
+/// True for text with a UTF-16 mark, or zeros where UTF-16 has them.
+bool looks_like_utf16(std::string_view text);
+/// What to say of text that is not UTF-8 at `at`: what it looks like, and how to convert it.
+std::string not_utf8(std::string_view text, size_t at);
 
 }  // namespace megatrain

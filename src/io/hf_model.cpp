@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <mutex>
 #include <set>
@@ -51,8 +52,21 @@ std::string bare(const std::string& name) {
 
 // Tensors that older checkpoints carry and that hold nothing to train.
 bool is_ignorable(const std::string& name, const ModelSpec& s) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-         name.ends_with("rotary_emb.inv_freq") || (s.tied && name == "lm_head.weight");
+  for (const char* buffer : {".attn.bias", ".attn.masked_bias", ".masked_bias", "rotary_emb.inv_freq",
+                             "rotary_emb.cos_cached", "rotary_emb.sin_cached", "position_ids"})
+    if (name.ends_with(buffer)) return true;
+  return name.ends_with("rotary_emb.inv_freq") || (s.tied && name == "lm_head.weight");
+}
+
+// What such names tell of where they come from.
+std::string kind_of_extra(const std::vector<std::string>& names) {
+  for (const std::string& n : names) {
+    if (n.find("lora_") != std::string::npos) return "; they are an adapter's: merge it into the model first";
+    for (const char* part : {"qweight", "qzeros", ".scales", "absmax", "quant_map", "_scale_inv"})
+      if (n.find(part) != std::string::npos)
+        return "; they are a quantised model's: save it in bf16 or fp32 first";
+  }
+  return "";
 }
 
 bool is_carried(const std::string& name) {
@@ -177,6 +191,17 @@ struct Piece {
   int64_t first, count;
 };
 
+// One such weight makes every step's loss not finite.
+void check_finite(const Piece& p, const std::vector<float>& values) {
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      fail(fmt::format(
+          "{}: '{}' is {} at index {}: every loss would be too; use a sound copy, or let it pass with "
+          "--allow-nonfinite-weights",
+          p.from.file->path(), p.from.name, std::isnan(values[i]) ? "NaN" : "infinite",
+          p.first + static_cast<int64_t>(i)));
+}
+
 void check_zero(const WeightFiles& files, const std::string& name) {
   const auto found = files.find(name);
   if (!found.file) return;
@@ -211,9 +236,19 @@ std::vector<Piece> plan_import(const WeightFiles& files, const Model& model, Mod
     check_zero(files, name);
     if (found.file) used.insert(found.name), source.tensors[found.name] = {found.entry->dtype, found.shard};
   }
-  for (const auto& [name, shard] : files.home())
-    if (!used.contains(name) && !is_ignorable(name, model.spec()))
-      fail(fmt::format("{}: tensor '{}' does not belong to this model", files.where(), name));
+  std::vector<std::string> extra;
+  for (const auto& [name, shard] : files.home()) {
+    if (used.contains(name)) continue;
+    (is_ignorable(name, model.spec()) ? source.ignored : extra).push_back(name);
+  }
+  if (!extra.empty()) {
+    constexpr size_t kShown = 8;
+    const std::vector<std::string> shown(
+        extra.begin(), extra.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, extra.size())));
+    fail(fmt::format("{}: {} tensor{} not belong to this model: {}{}{}", files.where(), extra.size(),
+                     extra.size() == 1 ? " does" : "s do", fmt::join(shown, ", "),
+                     extra.size() > kShown ? ", ..." : "", kind_of_extra(extra)));
+  }
   return pieces;
 }
 
@@ -407,7 +442,7 @@ ModelSpec parse_model_spec(const std::string& config, const std::string& path) {
 }
 
 ModelSource load_weights(const std::string& directory, const Model& model, StateStore& store, int threads,
-                         const ProgressFn& progress) {
+                         const ProgressFn& progress, bool allow_nonfinite) {
   ModelSource source;
   source.config = read_text_file(directory + "/config.json");
   source.carried = carried_files(directory);
@@ -419,6 +454,7 @@ ModelSource load_weights(const std::string& directory, const Model& model, State
     const Piece& p = pieces[static_cast<size_t>(i)];
     std::vector<float> values(static_cast<size_t>(p.count));
     p.from.file->read_f32(*p.from.entry, p.first, p.count, values.data());
+    if (!allow_nonfinite) check_finite(p, values);
     store.set_range(p.unit, *p.parameter, p.first, p.count, values.data());
   });
   return source;

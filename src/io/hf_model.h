@@ -21,6 +21,7 @@ struct ModelSource {
   std::vector<std::pair<std::string, std::string>> carried;  ///< tokenizer, generation and licence files
   std::vector<std::string> shards;                           ///< file names of the weights
   std::map<std::string, Home> tensors;                       ///< by the name in the file
+  std::vector<std::string> ignored;                          ///< tensors that hold nothing to train
   bool has_tokenizer() const;
 };
 
@@ -30,9 +31,10 @@ ModelSpec read_model_spec(const std::string& directory);
 ModelSpec parse_model_spec(const std::string& config, const std::string& where);
 
 /// Fills the store from model.safetensors or its shards, `threads` at a time, in pieces of a few MiB.
-/// Missing, unknown and mis-shaped tensors are named before anything is read.
+/// Missing, unknown and mis-shaped tensors are named before anything is read; a weight that is not finite by
+/// its tensor and index, unless allowed.
 ModelSource load_weights(const std::string& directory, const Model& model, StateStore& store, int threads,
-                         const ProgressFn& progress = {});
+                         const ProgressFn& progress = {}, bool allow_nonfinite = false);
 
 struct ExportOptions {
   const ModelSource* source =

@@ -85,7 +85,7 @@ SafetensorsFile::~SafetensorsFile() {
 void SafetensorsFile::parse(const std::string& header, int64_t data_start) {
   const nlohmann::json json = parse_json(header, path_ + ": the header");
   if (!json.is_object()) fail(path_ + ": the header is not a JSON object; the file is damaged");
-  const int64_t data_bytes = size_ - data_start;
+  int64_t should_be = 0;
   for (const auto& [name, value] : json.items()) {
     try {
       if (name == "__metadata__") {
@@ -99,15 +99,18 @@ void SafetensorsFile::parse(const std::string& header, int64_t data_start) {
       int64_t bytes = element_size(e.dtype);
       bool ok = bytes > 0 && offsets.size() == 2;
       for (int64_t d : e.shape) ok = ok && d >= 0 && !__builtin_mul_overflow(bytes, d, &bytes);
-      ok = ok && offsets[0] >= 0 && offsets[0] <= offsets[1] && offsets[1] <= data_bytes &&
-           offsets[1] - offsets[0] == bytes;
+      ok = ok && offsets[0] >= 0 && offsets[0] <= offsets[1] && offsets[1] - offsets[0] == bytes;
       if (!ok) fail(fmt::format("{}: tensor '{}' has a bad dtype, shape or offset", path_, name));
+      should_be = std::max(should_be, offsets[1]);
       e.offset = data_start + offsets[0], e.bytes = bytes;
       entries_.emplace(name, std::move(e));
     } catch (const nlohmann::json::exception&) {
       fail(fmt::format("{}: the header entry of '{}' is malformed", path_, name));
     }
   }
+  if (should_be > size_ - data_start)
+    fail(fmt::format("{}: the file ends early: it has {} bytes and should have {}; download or copy it again",
+                     path_, size_, data_start + should_be));
   check_layout(data_start);
 }
 

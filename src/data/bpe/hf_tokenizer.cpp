@@ -102,12 +102,13 @@ class CachePool {
 };
 
 void check_utf8(std::string_view text) {
+  if (looks_like_utf16(text)) fail("tokenizer: " + not_utf8(text, 0));
   for (size_t at = 0, n; at < text.size(); at += n) {
     uint64_t eight = 0x80;
     if (at + 8 <= text.size()) std::memcpy(&eight, text.data() + at, 8);
     const bool ascii = static_cast<unsigned char>(text[at]) < 0x80;
     n = (eight & 0x8080808080808080ull) == 0 ? 8 : ascii ? 1 : next_code_point(text, at);
-    if (n == 0) fail(fmt::format("tokenizer: byte {} of the text is not valid UTF-8", at));
+    if (n == 0) fail("tokenizer: " + not_utf8(text, at));
   }
 }
 
